@@ -1,0 +1,37 @@
+"""Errors a user can act on. Each message states the condition, then the value, then the choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FasterAAError(Exception):
+    """Base of every error that is the caller's to mend; the CLI prints it as one line and exits with 2."""
+
+
+class PolicyError(FasterAAError):
+    """A policy, or a file that should hold one, is not valid."""
+
+
+class ImageError(FasterAAError):
+    """An image has a type, shape or mode that cannot be augmented."""
+
+
+class DataError(FasterAAError):
+    """A data source cannot be read as images with labels."""
+
+
+class ConfigError(FasterAAError):
+    """A setting has an unknown name or an impossible value."""
+
+
+class RunError(FasterAAError):
+    """A run could not go on; its folder holds the last good state."""
+
+
+def choices_hint(wrong: str, known: Iterable[str]) -> str:
+    """`did you mean 'rotate'? choices: ...`, for the end of an error message."""
+    known = list(known)
+    near = get_close_matches(wrong, known, n=1)
+    return (f"did you mean {near[0]!r}? " if near else "") + "choices: " + ", ".join(known)

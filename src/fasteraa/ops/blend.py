@@ -1,0 +1,105 @@
+"""Blends: a straight line from one image through another, `start + v * (end - start)`, clipped to the range of levels.
+
+Pillow's enhancers start at a degenerate image (black, grey, blurred) and end at the original, so v = 1 is the identity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image, ImageEnhance
+
+from fasteraa._lazy import lazy_import
+from fasteraa.errors import ImageError
+from fasteraa.images import luma
+from fasteraa.ops.declare import Context, Op, Pair, Span, op
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy_import("torch")
+
+Ends = tuple["Tensor", "Tensor"]
+
+
+class Blend:
+    name = "blend"
+
+    def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
+        start, end = op.rule(image.int(), context)
+        # float32, one rounding per operation and truncation, as Pillow's C code does it
+        factor = value.float().view(-1, 1, 1, 1)
+        return (start + factor * (end - start)).trunc().clamp(0, 255).to(torch.uint8)
+
+    def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
+        out = torch.zeros_like(image)
+        for n, row in enumerate(ops):
+            start, end = row.rule(image, context)
+            blended = start + value[:, n, None, None, None] * (end - start)
+            out = out + weight[:, n, None, None, None] * blended.clamp(0, 1)
+        return out
+
+
+blend = Blend()
+
+
+def smooth(image: Tensor) -> Tensor:
+    """Pillow's SMOOTH filter: 3x3 with a centre of 5, sum 13, the outermost pixels as they were."""
+    if min(image.shape[2:]) < 3:
+        return image
+    rows = image[:, :, :-2] + image[:, :, 1:-1] + image[:, :, 2:]
+    total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * image[:, :, 1:-1, 1:-1]
+    inner = total / 13 if image.is_floating_point() else (2 * total + 13) // 26
+    middle = torch.cat([image[:, :, 1:-1, :1], inner, image[:, :, 1:-1, -1:]], 3)
+    return torch.cat([image[:, :, :1], middle, image[:, :, -1:]], 2)
+
+
+def mean_level(grey: Tensor) -> Tensor:
+    """The mean of each image (B, 1, 1, 1): rounded to a level for integers, as it is for floats."""
+    if grey.is_floating_point():
+        return grey.mean((1, 2, 3), keepdim=True)
+    count = grey[0].numel()
+    return (2 * grey.sum((1, 2, 3), keepdim=True) + count) // (2 * count)
+
+
+def _enhance(kind: str) -> Any:
+    return lambda image, v, _: getattr(ImageEnhance, kind)(image).enhance(v)
+
+
+@op(blend, Span(1, 1.9, "factor"), signed=True, pillow=_enhance("Contrast"))
+def contrast(image: Tensor, context: Context) -> Ends:
+    """Away from (or towards) the image's mean grey."""
+    return mean_level(luma(image)), image
+
+
+@op(blend, Span(1, 1.9, "factor"), signed=True, pillow=_enhance("Color"))
+def color(image: Tensor, context: Context) -> Ends:
+    """Away from (or towards) the grey image."""
+    return luma(image), image
+
+
+@op(blend, Span(1, 1.9, "factor"), signed=True, pillow=_enhance("Brightness"))
+def brightness(image: Tensor, context: Context) -> Ends:
+    """Away from (or towards) black."""
+    return torch.zeros_like(image), image
+
+
+@op(blend, Span(1, 1.9, "factor"), signed=True, pillow=_enhance("Sharpness"))
+def sharpness(image: Tensor, context: Context) -> Ends:
+    """Away from (or towards) the smoothed image."""
+    return smooth(image), image
+
+
+def _pillow_pairing(image: Image.Image, v: float, pair: Pair) -> Image.Image:
+    if pair.partner is None:
+        raise ImageError("sample_pairing needs a partner image, got none")
+    return Image.blend(image, pair.partner, v)
+
+
+@op(blend, Span(0, 0.4, "share"), pillow=_pillow_pairing)
+def sample_pairing(image: Tensor, context: Context) -> Ends:
+    """Mix in another image."""
+    if context.partner is None:
+        raise ImageError("sample_pairing needs a partner image for each image, got none")
+    return image, context.partner.to(image.dtype)

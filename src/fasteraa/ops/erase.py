@@ -1,0 +1,74 @@
+"""Boxes painted over. A rule gives the box of each image, corners included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from PIL import Image, ImageDraw
+
+from fasteraa._lazy import lazy_import
+from fasteraa.errors import ImageError
+from fasteraa.images import fill_for
+from fasteraa.ops.declare import Context, Op, Pair, Span, op
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = lazy_import("torch")
+
+Box = tuple["Tensor", "Tensor", "Tensor", "Tensor"]  # left, top, right, bottom, all inclusive; (B,)
+
+
+class Erase:
+    name = "erase"
+
+    def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
+        colour = torch.tensor(fill_for(image.shape[1], context.hole_fill), dtype=image.dtype, device=image.device)
+        return torch.where(self._inside(op, image, value, context), colour.view(1, -1, 1, 1), image)
+
+    def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
+        colour = image.new_tensor(fill_for(image.shape[1], context.hole_fill)).view(1, -1, 1, 1) / 255
+        out = torch.zeros_like(image)
+        for n, row in enumerate(ops):
+            inside = self._inside(row, image, value[:, n].detach().double(), context)
+            out = out + weight[:, n, None, None, None] * torch.where(inside, colour, image)
+        return out
+
+    def _inside(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
+        """(B, 1, H, W): is the pixel in its image's box? A box of size 0 has no pixels."""
+        if context.hole is None:
+            raise ImageError(f"{op.name} needs the place of its hole for each image, got none")
+        height, width = image.shape[2:]
+        box = op.rule(value, width, height, context.hole.double())
+        left, top, right, bottom = (part.view(-1, 1, 1, 1) for part in box)
+        x = torch.arange(width, device=image.device)
+        y = torch.arange(height, device=image.device)[:, None]
+        within = (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
+        return within & (value > 0).view(-1, 1, 1, 1)
+
+
+erase = Erase()
+
+
+def _pillow_cutout(image: Image.Image, v: float, pair: Pair) -> Image.Image:
+    if v <= 0:
+        return image
+    side = v * image.width
+    left = int(max(0, pair.hole[0] * image.width - side / 2))
+    top = int(max(0, pair.hole[1] * image.height - side / 2))
+    image, colour = image.copy(), fill_for(len(image.getbands()), pair.hole_fill)
+    corners = (left, top, min(image.width, left + side), min(image.height, top + side))
+    ImageDraw.Draw(image).rectangle(corners, colour if len(colour) > 1 else colour[0])
+    return image
+
+
+@op(erase, Span(0, 0.5, "width"), discrete=True, pillow=_pillow_cutout)
+def cutout(v: Tensor, width: int, height: int, hole: Tensor) -> Box:
+    """Paint a square, placed anywhere, in one colour."""
+    side = v * width
+    left = (hole[:, 0] * width - side / 2).clamp(min=0).trunc()
+    top = (hole[:, 1] * height - side / 2).clamp(min=0).trunc()
+    right = (left + side).clamp(max=width).trunc()
+    bottom = (top + side).clamp(max=height).trunc()
+    return left, top, right, bottom
