@@ -102,3 +102,10 @@ def fill_for(channels: int, fill: tuple[int, ...]) -> tuple[int, ...]:
     if channels == 3:
         return fill
     return ((LUMA[0] * fill[0] + LUMA[1] * fill[1] + LUMA[2] * fill[2] + 32768) >> 16,)
+
+
+def colour_like(image: Tensor, fill: tuple[int, ...]) -> Tensor:
+    """The fill colour (1, C, 1, 1) in the image's own scale; made on its device, so nothing waits for a copy."""
+    scale = 255 if image.is_floating_point() else 1
+    levels = fill_for(image.shape[1], fill)
+    return torch.cat([image.new_full((1, 1, 1, 1), level / scale if scale > 1 else level) for level in levels], 1)

@@ -5,9 +5,10 @@ from fasteraa.ops import tone as _tone  # isort: skip
 from fasteraa.ops import blend as _blend  # isort: skip
 from fasteraa.ops import erase as _erase  # isort: skip
 from fasteraa.ops.declare import OPS, Context, Family, Op, Pair, Span, check_span, find, op, select
-from fasteraa.ops.forward import Spans, hard, hard_pillow, physical, soft, soft_mixture, straight_through
+from fasteraa.ops.forward import NO_SPANS, Spans, hard, hard_pillow, physical, soft, soft_mixture, straight_through
 
 __all__ = [
+    "NO_SPANS",
     "OPS",
     "Context",
     "Family",

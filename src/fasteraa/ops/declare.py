@@ -85,6 +85,9 @@ class Op:
     pillow: Callable[..., Image.Image]
     doc: str
 
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return find, (self.name,)  # pickled by name: rules and Pillow twins are code, not data
+
     @property
     def gradient(self) -> str:
         """How the magnitude gets its gradient."""

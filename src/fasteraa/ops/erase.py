@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 
 from fasteraa._lazy import lazy_import
 from fasteraa.errors import ImageError
-from fasteraa.images import fill_for
+from fasteraa.images import colour_like, fill_for
 from fasteraa.ops.declare import Context, Op, Pair, Span, op
 
 if TYPE_CHECKING:
@@ -24,11 +24,10 @@ class Erase:
     name = "erase"
 
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
-        colour = torch.tensor(fill_for(image.shape[1], context.hole_fill), dtype=image.dtype, device=image.device)
-        return torch.where(self._inside(op, image, value, context), colour.view(1, -1, 1, 1), image)
+        return torch.where(self._inside(op, image, value, context), colour_like(image, context.hole_fill), image)
 
     def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
-        colour = image.new_tensor(fill_for(image.shape[1], context.hole_fill)).view(1, -1, 1, 1) / 255
+        colour = colour_like(image, context.hole_fill)
         out = torch.zeros_like(image)
         for n, row in enumerate(ops):
             inside = self._inside(row, image, value[:, n].detach().double(), context)

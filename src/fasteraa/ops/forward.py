@@ -105,17 +105,21 @@ def soft_mixture(
     out = torch.zeros_like(image)
     for family, members in _by_family(ops):
         rows = [ops[n] for n in members]
-        columns = zip(rows, magnitude[:, members].unbind(1), sign[:, members].unbind(1), strict=True)
-        value = torch.stack([physical(row, m, s, width, height, spans) for row, m, s in columns], 1)
-        out = out + family.soft(rows, image, value, weight[:, members], context)
+        values = [physical(ops[n], magnitude[:, n], sign[:, n], width, height, spans) for n in members]
+        out = out + family.soft(rows, image, torch.stack(values, 1), _columns(weight, members), context)
     discrete = [n for n, row in enumerate(ops) if row.discrete]
-    return straight_through(out, magnitude[:, discrete], weight[:, discrete]) if discrete else out
+    return straight_through(out, _columns(magnitude, discrete), _columns(weight, discrete)) if discrete else out
 
 
 def straight_through(image: Tensor, magnitude: Tensor, weight: Tensor) -> Tensor:
     """The paper's estimator, in unit space: every pixel's derivative by a discrete magnitude is 1 (times its share)."""
     shift = (weight.detach() * magnitude).sum(1)
     return image + (shift - shift.detach()).view(-1, 1, 1, 1)
+
+
+def _columns(table: Tensor, members: list[int]) -> Tensor:
+    """table[:, members] without sending the list of indices to the device, which would wait."""
+    return torch.stack([table[:, n] for n in members], 1)
 
 
 def _by_family(ops: Sequence[Op]) -> list[tuple[Family, list[int]]]:

@@ -51,13 +51,12 @@ class Tone:
     def _curve(self, row: Op, levels: Levels, value: Tensor) -> Curve:
         level = torch.arange(256, dtype=torch.float64, device=levels.index.device)
         curve, slope = row.rule(level, value[:, None, None], levels)
-        return curve, slope
+        return curve.clamp(0, 255), slope
 
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
         levels = Levels(image.flatten(2))
         curve, _ = self._curve(op, levels, value)
-        table = curve.trunc().clamp(0, 255).to(torch.uint8).expand(*image.shape[:2], 256)
-        return look_up(table, image)
+        return look_up(curve.to(torch.uint8).expand(*image.shape[:2], 256), image)  # the conversion truncates
 
     def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
         """The mixed curve at the nearest level, plus its slope times what lies between levels.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from PIL import Image, ImageOps
 
 from fasteraa._lazy import lazy_import
-from fasteraa.images import fill_for
+from fasteraa.images import colour_like, fill_for
 from fasteraa.ops.declare import Context, Op, Pair, Span, op
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Warp:
         return nearest(image, self.matrix(op, value, image.shape[3], image.shape[2]), context.fill)
 
     def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
-        fill = image.new_tensor(fill_for(image.shape[1], context.fill)).view(1, -1, 1, 1) / 255
+        fill = colour_like(image, context.fill)
         source = image - fill  # grid_sample brings in zeros from outside
         out = torch.zeros_like(image)
         for n, row in enumerate(ops):
@@ -46,13 +46,15 @@ class Warp:
 warp = Warp()
 
 
-def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...]) -> Tensor:
-    """Nearest neighbour exactly as Pillow finds it: in 16.16 fixed point, or on whole pixels where nothing turns."""
+def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None) -> Tensor:
+    """Nearest neighbour exactly as Pillow finds it: in 16.16 fixed point, or on whole pixels where nothing turns.
+
+    With no fill colour zeros come in from outside, whatever the channels hold (masks).
+    """
     batch, channels, height, width = image.shape
     index = source_index(matrix, width, height)
-    colour = torch.tensor(fill_for(channels, fill), dtype=image.dtype, device=image.device)
-    outside = colour.view(1, channels, 1).expand(batch, channels, 1)
-    padded = torch.cat([image.flatten(2), outside], 2)
+    colour = image.new_zeros(1, channels, 1, 1) if fill is None else colour_like(image, fill)
+    padded = torch.cat([image.flatten(2), colour.view(1, channels, 1).expand(batch, channels, 1)], 2)
     return padded.gather(2, index.view(batch, 1, -1).expand(batch, channels, -1)).view_as(image)
 
 
@@ -85,7 +87,7 @@ def bilinear(image: Tensor, matrix: Tensor) -> Tensor:
     return torch.nn.functional.grid_sample(image, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
-def move_points(points: Tensor, matrix: Tensor, width: int, height: int) -> Tensor:
+def move_points(points: Tensor, matrix: Tensor) -> Tensor:
     """Where the warp takes points (..., 2) given in continuous coordinates; matrix (6,)."""
     a, b, c, d, e, f = matrix.double().tolist()
     if b == 0 and d == 0:  # whole pixels, as `nearest` moves them
@@ -96,7 +98,7 @@ def move_points(points: Tensor, matrix: Tensor, width: int, height: int) -> Tens
 
 
 def _whole_shift(scale: float, shift: float) -> float:
-    return math.floor(shift + 0.5 * scale) - (math.floor(0.5 * scale))
+    return math.floor(shift + 0.5 * scale) - math.floor(0.5 * scale)
 
 
 def _transform(image: Image.Image, coefficients: tuple[float, ...], pair: Pair) -> Image.Image:

@@ -1,0 +1,92 @@
+"""The hard forward: do what was drawn, exactly, to Pillow images, tensors, masks, boxes and points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from PIL import Image
+from torch import Generator, Tensor
+
+from fasteraa.images import check_batch, join_alpha, split_alpha
+from fasteraa.ops import Context, Pair, hard_pillow, physical
+from fasteraa.ops.warp import move_points, nearest, warp
+from fasteraa.policy.artifact import Policy
+from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
+
+
+def augment(policy: Policy, batch: Tensor, generator: Generator | None = None, pool: Tensor | None = None) -> Tensor:
+    """Augment uint8 images (B, C, H, W), each with its own draw. Partners come from the pool, or from the batch."""
+    check_batch(batch, soft=False)
+    if batch.numel() == 0:
+        return batch
+    plan = plan_of(policy)
+    return apply_draw(policy, plan, batch, plan.draw(len(batch), generator), pool)
+
+
+def apply_draw(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, pool: Tensor | None = None) -> Tensor:
+    """Stage by stage, all images that drew the same operation together."""
+    partners = batch if pool is None else pool
+    out = batch.clone()
+    for k in range(plan.depth):
+        chosen = draw.op[:, k].cpu()
+        for number in chosen.unique().tolist():
+            if number < 0:
+                continue
+            index = (chosen == number).nonzero().squeeze(1)
+            out[index.to(batch.device)] = _apply_group(policy, plan, out, draw, k, number, index, partners)
+    return out
+
+
+def _apply_group(
+    policy: Policy, plan: Plan, images: Tensor, draw: Draw, k: int, number: int, index: Tensor, partners: Tensor
+) -> Tensor:
+    row, device = plan.ops[number], images.device
+    here = index.to(draw.op.device)
+    magnitude, sign = draw.magnitude[here, k].to(device), draw.sign[here, k].to(device)
+    value = physical(row, magnitude, sign, images.shape[3], images.shape[2], policy.spans)
+    partner = None
+    if row.name == "sample_pairing":
+        partner = partners[(draw.partner[here, k] * len(partners)).long().to(partners.device)].to(device)
+    context = Context(partner, draw.hole[here, k].to(device), policy.fill, policy.hole_fill)
+    return row.family.hard(row, images[index.to(device)], value, context)
+
+
+PartnerOf = Callable[[Deed, Image.Image], Image.Image]
+
+
+def apply_pillow(policy: Policy, image: Image.Image, deeds: Sequence[Deed], partner_of: PartnerOf) -> Image.Image:
+    """The deeds through Pillow; alpha follows the geometry and nothing else."""
+    colours, alpha = split_alpha(image)
+    for deed in deeds:
+        partner = partner_of(deed, colours) if deed.op.name == "sample_pairing" else None
+        pair = Pair(partner, deed.hole, policy.fill, policy.hole_fill)
+        colours = hard_pillow(deed.op, colours, deed.magnitude, deed.sign, pair, policy.spans)
+        if alpha is not None and deed.op.geometric:
+            clear = Pair(None, deed.hole, (0, 0, 0), (0, 0, 0))
+            alpha = hard_pillow(deed.op, alpha, deed.magnitude, deed.sign, clear, policy.spans)
+    return join_alpha(colours, alpha)
+
+
+def warp_matrix(policy: Policy, deed: Deed, width: int, height: int) -> Tensor:
+    """The six coefficients (1, 6) of a geometric deed."""
+    value = physical(deed.op, deed.magnitude, deed.sign, width, height, policy.spans)
+    return warp.matrix(deed.op, torch.tensor([value], dtype=torch.float64), width, height)
+
+
+def apply_mask(policy: Policy, mask: Tensor, deeds: Sequence[Deed]) -> Tensor:
+    """Geometry alone, nearest, zeros from outside; mask (..., H, W) of any type."""
+    height, width = mask.shape[-2:]
+    flat = mask.reshape(1, -1, height, width)
+    for deed in deeds:
+        if deed.op.geometric and mask.numel():
+            flat = nearest(flat, warp_matrix(policy, deed, width, height).to(mask.device), None)
+    return flat.view(mask.shape)
+
+
+def apply_points(policy: Policy, points: Tensor, deeds: Sequence[Deed], width: int, height: int) -> Tensor:
+    """Points (..., 2) in continuous coordinates follow the geometry; they may leave the image."""
+    for deed in deeds:
+        if deed.op.geometric:
+            points = move_points(points, warp_matrix(policy, deed, width, height)[0])
+    return points

@@ -1,0 +1,388 @@
+"""The frozen policy: a small, versioned, hashed JSON document that explains itself. Never imports torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fasteraa.errors import PolicyError, choices_hint
+from fasteraa.ops import Span, check_span, find
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from fasteraa.policy.transform import PolicyTransform
+
+FORMAT = "fasteraa-policy"
+VERSION = 1
+SIGNS = ("random", "+", "-")
+Magnitude = float | tuple[float, float] | None
+
+
+def _tidy(number: float) -> float:
+    """Nine significant digits: enough to bring any float32 back, few enough to be the same on every machine."""
+    return float(f"{number:.9g}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One operation of a stage: drawn with `weight`, then applied with `probability`.
+
+    `magnitude` is a unit number, a range to draw from uniformly, or None where the operation has none. `sign` says
+    how a signed operation gets its direction; it is None for the others.
+    """
+
+    op: str
+    probability: float = 1.0
+    magnitude: Magnitude = None
+    weight: float = 1.0
+    sign: str | None = None
+
+    def __post_init__(self) -> None:
+        row = find(self.op)
+        _check_unit("probability", self.probability, self.op)
+        _check_weight(self.weight, f"op {self.op!r}")
+        tidy = {"probability": _tidy(self.probability), "weight": _tidy(self.weight)}
+        sign = self.sign or "random" if row.signed else self.sign
+        if sign not in (SIGNS if row.signed else (None,)):
+            known = " or ".join(SIGNS) if row.signed else "absent: the operation has no direction"
+            raise PolicyError(f"sign must be {known}, got {self.sign!r} for op {self.op!r}")
+        self._set(sign=sign, magnitude=self._tidy_magnitude(has_magnitude=row.span is not None), **tidy)
+
+    def _tidy_magnitude(self, has_magnitude: bool) -> Magnitude:
+        if not has_magnitude:
+            return None
+        if self.magnitude is None:
+            raise PolicyError(f"magnitude must be in [0, 1], got none for op {self.op!r}")
+        if not isinstance(self.magnitude, tuple | list):
+            _check_unit("magnitude", self.magnitude, self.op)
+            return _tidy(self.magnitude)
+        if len(self.magnitude) != 2:
+            raise PolicyError(f"a range of magnitudes must be [low, high], got {self.magnitude!r} for op {self.op!r}")
+        for end in self.magnitude:
+            _check_unit("magnitude", end, self.op)
+        low, high = map(_tidy, self.magnitude)
+        if low > high:
+            raise PolicyError(f"a range of magnitudes must be [low, high], got [{low}, {high}] for op {self.op!r}")
+        return low if low == high else (low, high)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Lowest and highest magnitude."""
+        if self.magnitude is None:
+            return 0.0, 0.0
+        return self.magnitude if isinstance(self.magnitude, tuple) else (self.magnitude, self.magnitude)
+
+
+Stage = tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
+class SubPolicy:
+    stages: tuple[Stage, ...]
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_weight(self.weight, "a sub-policy")
+        stages = tuple((stage,) if isinstance(stage, Choice) else tuple(stage) for stage in self.stages)
+        for number, stage in enumerate(stages, 1):
+            if not stage or not sum(choice.weight for choice in stage) > 0:
+                raise PolicyError(f"a stage must hold an operation with a positive weight, stage {number} holds none")
+        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "weight", _tidy(self.weight))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Sub-policies to choose among, each a sequence of stages; what fills empty places; where it came from."""
+
+    sub_policies: tuple[SubPolicy, ...]
+    name: str = "policy"
+    spans: Mapping[str, Span] = field(default_factory=dict)
+    fill: tuple[int, int, int] = (0, 0, 0)
+    hole_fill: tuple[int, int, int] = (125, 123, 114)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sub_policies", tuple(self.sub_policies))
+        if not self.sub_policies or not sum(sub.weight for sub in self.sub_policies) > 0:
+            raise PolicyError(
+                f"a policy must hold a sub-policy with a positive weight, {self.name!r} holds none "
+                "(for no augmentation use Policy.named('none'))"
+            )
+        spans = {name: check_span(find(name), span) for name, span in self.spans.items()}
+        object.__setattr__(self, "spans", {name: span for name, span in spans.items() if span != find(name).span})
+        for what in ("fill", "hole_fill"):
+            object.__setattr__(self, what, _check_colour(what, getattr(self, what)))
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    @property
+    def ops(self) -> list[str]:
+        """The operations that can happen, in the order they first appear."""
+        return list(dict.fromkeys(choice.op for choice in self.choices() if choice.weight * choice.probability > 0))
+
+    def choices(self) -> Iterator[Choice]:
+        for sub in self.sub_policies:
+            for stage in sub.stages:
+                yield from stage
+
+    @property
+    def depth(self) -> int:
+        """The largest number of stages of a sub-policy."""
+        return max(len(sub.stages) for sub in self.sub_policies)
+
+    def span(self, op: str) -> Span | None:
+        return self.spans.get(op, find(op).span)
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 over what the policy does; name and provenance do not count."""
+        content = {key: value for key, value in self._content().items() if key not in ("name", "provenance")}
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+
+    def discretize(self) -> Policy:
+        """One operation per stage: the one with the largest weight (the paper samples it anew each time)."""
+        subs = (
+            replace(
+                sub,
+                stages=tuple((replace(max(stage, key=lambda c: c.weight), weight=1.0),) for stage in sub.stages),
+            )
+            for sub in self.sub_policies
+        )
+        return replace(self, sub_policies=tuple(subs), name=f"{self.name} (discretized)")
+
+    # --- reading and writing -----------------------------------------------------------------------------------
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": self.name,
+            "semantics": "pillow-uint8",
+            "interpolation": "nearest",
+            "fill": list(self.fill),
+            "hole_fill": list(self.hole_fill),
+            "spans": {name: vars(span) for name, span in sorted(self.spans.items())},
+            "sub_policies": [
+                {"weight": sub.weight, "stages": [[self._choice(c) for c in stage] for stage in sub.stages]}
+                for sub in self.sub_policies
+            ],
+            "provenance": dict(self.provenance),
+        }
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        written: dict[str, Any] = {"op": choice.op, "weight": choice.weight, "probability": choice.probability}
+        span = self.span(choice.op)
+        if span is not None:
+            low, high = choice.range
+            ranged = isinstance(choice.magnitude, tuple)
+            values = [_tidy(span.value(low)), _tidy(span.value(high))]
+            written["magnitude"] = [low, high] if ranged else low
+            written["value"] = values if ranged else values[0]
+            written["unit"] = span.unit
+        if choice.sign is not None:
+            written["sign"] = choice.sign
+        return written
+
+    def to_json(self) -> str:
+        return json.dumps({**self._content(), "hash": self.hash}, indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the JSON file; either the whole file is there afterwards or the old one still is."""
+        path = Path(path)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            partial.write_text(self.to_json(), encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise PolicyError(f"the policy could not be written to {str(path)!r}: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Policy:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise PolicyError(f"the policy file {str(path)!r} could not be read: {reason}") from error
+        try:
+            return cls.from_json(text)
+        except PolicyError as error:
+            raise PolicyError(f"{str(path)!r}: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> Policy:
+        try:
+            content = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise PolicyError(f"not a complete JSON document: {error}") from error
+        return _read(content)
+
+    @staticmethod
+    def named(name: str, **settings: Any) -> Policy:
+        """A published or baseline policy: see `fasteraa.policy.named.NAMES`."""
+        from fasteraa.policy.named import named
+
+        return named(name, **settings)
+
+    # --- use ---------------------------------------------------------------------------------------------------
+
+    def describe(self) -> str:
+        """The policy in words, a line per sub-policy."""
+        from fasteraa.policy.words import describe
+
+        return describe(self)
+
+    def transform(self, pool: Any = None) -> PolicyTransform:
+        """A torchvision v2 transform; `pool` holds the partners of sample_pairing for single images."""
+        from fasteraa.policy.transform import PolicyTransform
+
+        return PolicyTransform(self, pool=pool)
+
+    def __call__(self, batch: Tensor, generator: Generator | None = None) -> Tensor:
+        """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image."""
+        from fasteraa.policy.apply import augment
+
+        return augment(self, batch, generator)
+
+
+def _check_unit(what: str, number: Any, op: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
+        raise PolicyError(f"{what} must be in [0, 1], got {number!r} for op {op!r}")
+
+
+def _check_weight(weight: Any, where: str) -> None:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise PolicyError(f"weight must be a finite number of at least 0, got {weight!r} for {where}")
+
+
+def _check_colour(what: str, colour: Any) -> tuple[int, int, int]:
+    if not isinstance(colour, list | tuple) or len(colour) != 3:
+        raise PolicyError(f"{what} must be three levels in 0..255, got {colour!r}")
+    if not all(isinstance(level, int) and not isinstance(level, bool) and 0 <= level <= 255 for level in colour):
+        raise PolicyError(f"{what} must be three levels in 0..255, got {colour!r}")
+    return colour[0], colour[1], colour[2]
+
+
+# --- reading a document somebody may have damaged --------------------------------------------------------------
+
+_TOP = {
+    "$schema", "format", "version", "name", "semantics", "interpolation", "fill", "hole_fill", "spans",
+    "sub_policies", "provenance", "hash",
+}  # fmt: skip
+_SUB = {"weight", "stages"}
+_CHOICE = {"op", "weight", "probability", "magnitude", "value", "unit", "sign"}
+_SPAN = {"at_zero", "at_one", "unit"}
+
+
+def _read(content: Any) -> Policy:
+    _expect_object(content, "a policy")
+    if content.get("format") != FORMAT:
+        raise PolicyError(f"'format' must be {FORMAT!r}, got {content.get('format')!r}")
+    if content.get("version") != VERSION:
+        raise PolicyError(f"unknown version {content.get('version')!r} of the policy format; choices: {VERSION}")
+    _expect_keys(content, _TOP, {"sub_policies"}, "a policy")
+    for key, known in (("semantics", "pillow-uint8"), ("interpolation", "nearest")):
+        if content.get(key, known) != known:
+            raise PolicyError(f"unknown {key} {content[key]!r}; choices: {known}")
+    spans = {name: _read_span(name, span) for name, span in _expect_object(content.get("spans", {}), "'spans'").items()}
+    policy = Policy(
+        sub_policies=tuple(
+            _read_sub(sub, number)
+            for number, sub in enumerate(_expect_list(content["sub_policies"], "'sub_policies'"), 1)
+        ),
+        name=str(content.get("name", "policy")),
+        spans=spans,
+        fill=content.get("fill", (0, 0, 0)),
+        hole_fill=content.get("hole_fill", (125, 123, 114)),
+        provenance=_expect_object(content.get("provenance", {}), "'provenance'"),
+    )
+    _check_values(policy, content)
+    if content.get("hash", policy.hash) != policy.hash:
+        raise PolicyError(
+            f"the content does not match its hash ({policy.hash} against {content['hash']}): the file was changed; "
+            "remove the line with 'hash' to accept it as it is"
+        )
+    return policy
+
+
+def _read_span(name: str, span: Any) -> Span:
+    _expect_keys(_expect_object(span, f"the span of {name!r}"), _SPAN, _SPAN, f"the span of {name!r}")
+    for key in ("at_zero", "at_one"):
+        if isinstance(span[key], bool) or not isinstance(span[key], int | float):
+            raise PolicyError(f"{key} must be a number, got {span[key]!r} in the span of {name!r}")
+    return Span(**span)
+
+
+def _read_sub(sub: Any, number: int) -> SubPolicy:
+    where = f"sub-policy {number}"
+    _expect_keys(_expect_object(sub, where), _SUB, {"stages"}, where)
+    stages = [
+        tuple(_read_choice(choice, f"{where}, stage {k}") for choice in _expect_list(stage, f"{where}, stage {k}"))
+        for k, stage in enumerate(_expect_list(sub["stages"], f"the stages of {where}"), 1)
+    ]
+    try:
+        return SubPolicy(tuple(stages), sub.get("weight", 1.0))
+    except PolicyError as error:
+        raise PolicyError(f"{error} ({where})") from error
+
+
+def _read_choice(choice: Any, where: str) -> Choice:
+    _expect_keys(_expect_object(choice, where), _CHOICE, {"op"}, where)
+    if not isinstance(choice["op"], str):
+        raise PolicyError(f"'op' must be the name of an operation, got {choice['op']!r} ({where})")
+    magnitude = choice.get("magnitude")
+    arguments = {key: choice[key] for key in ("weight", "probability", "sign") if key in choice}
+    try:
+        return Choice(choice["op"], magnitude=tuple(magnitude) if isinstance(magnitude, list) else magnitude, **arguments)
+    except PolicyError as error:
+        raise PolicyError(f"{error} ({where})") from error
+
+
+def _check_values(policy: Policy, content: dict[str, Any]) -> None:
+    """Physical values are written for the reader; where they are given they must agree with the unit magnitudes."""
+    for number, (sub, written_sub) in enumerate(zip(policy.sub_policies, content["sub_policies"], strict=True), 1):
+        for k, (stage, written_stage) in enumerate(zip(sub.stages, written_sub["stages"], strict=True), 1):
+            for choice, written in zip(stage, written_stage, strict=True):
+                meant = policy._choice(choice)
+                for key in ("value", "unit"):
+                    if written.get(key, meant.get(key)) != meant.get(key):
+                        raise PolicyError(
+                            f"{key} {written[key]!r} contradicts magnitude {written.get('magnitude')!r}, which means "
+                            f"{meant.get(key)!r}, for op {choice.op!r} (sub-policy {number}, stage {k})"
+                        )
+
+
+def _expect_object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise PolicyError(f"{what} must be an object, got {type(value).__name__}")
+    return value
+
+
+def _expect_list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise PolicyError(f"{what} must be a list, got {type(value).__name__}")
+    return value
+
+
+def _expect_keys(value: dict[str, Any], known: set[str], needed: set[str], where: str) -> None:
+    for key in value:
+        if key not in known:
+            raise PolicyError(f"unknown key {key!r} in {where}: {choices_hint(key, sorted(known))}")
+    for key in sorted(needed):
+        if key not in value:
+            raise PolicyError(f"the key {key!r} is missing in {where}")

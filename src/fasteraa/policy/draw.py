@@ -1,0 +1,151 @@
+"""All randomness of applying a policy: uniform numbers come in, a plain record of what to do comes out.
+
+An image takes `1 + 7 * depth` uniform numbers: one for the sub-policy, then seven for each stage in the order of
+`_PER_STAGE`. The record is decoded from them without further chance, for one image in plain Python (a loader worker)
+or for a batch in torch; both decode the same numbers to the same deeds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from fasteraa.ops import Op, find
+from fasteraa.policy.artifact import Choice, Policy, Stage
+
+_PER_STAGE = ("choice", "gate", "magnitude", "sign", "hole_x", "hole_y", "partner")
+_WIDTH = len(_PER_STAGE)
+_SIGN = {"+": 1.0, "-": 0.0, "random": 0.5, None: 1.0}  # the probability of a positive sign
+
+
+class Deed(NamedTuple):
+    """One operation applied to one image."""
+
+    op: Op
+    magnitude: float
+    sign: float
+    hole: tuple[float, float]
+    partner: float  # in [0, 1): which partner
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What happens to each image of a batch, stage by stage: tensors (B, K) on the CPU or wherever they were drawn."""
+
+    op: Tensor  # index into Plan.ops, -1 where nothing is done
+    magnitude: Tensor
+    sign: Tensor
+    hole: Tensor  # (B, K, 2)
+    partner: Tensor
+
+
+class _Option(NamedTuple):
+    """A choice, as the decoder wants it."""
+
+    op: Op
+    probability: float
+    low: float
+    high: float
+    positive: float
+
+
+class Plan:
+    """A policy laid out for drawing: as lists for one image, as padded arrays for a batch."""
+
+    def __init__(self, policy: Policy):
+        self.ops = [find(name) for name in dict.fromkeys(choice.op for choice in policy.choices())]
+        self.depth = policy.depth
+        self.width = 1 + _WIDTH * self.depth
+        self.sub_edges = _edges([sub.weight for sub in policy.sub_policies])
+        self.stages = [[_stage(stage) for stage in sub.stages] for sub in policy.sub_policies]
+        self._arrays: dict[str, Tensor] | None = None
+
+    # --- one image ---------------------------------------------------------------------------------------------
+
+    def decode_one(self, uniform: Sequence[float]) -> list[Deed]:
+        deeds = []
+        at = 1
+        for edges, options in self.stages[bisect_right(self.sub_edges, uniform[0])]:
+            u_choice, u_gate, u_magnitude, u_sign, hole_x, hole_y, partner = uniform[at : at + _WIDTH]
+            at += _WIDTH
+            op, probability, low, high, positive = options[bisect_right(edges, u_choice)]
+            if u_gate < probability:
+                sign = 1.0 if u_sign < positive else -1.0
+                deeds.append(Deed(op, low + u_magnitude * (high - low), sign, (hole_x, hole_y), partner))
+        return deeds
+
+    def draw_one(self, generator: Generator | None = None) -> list[Deed]:
+        return self.decode_one(torch.rand(self.width, dtype=torch.float64, generator=generator).tolist())
+
+    # --- a batch -----------------------------------------------------------------------------------------------
+
+    def draw(self, count: int, generator: Generator | None = None) -> Draw:
+        """A record for `count` images, drawn on the generator's device (the CPU if there is none)."""
+        device = generator.device if generator is not None else torch.device("cpu")
+        return self.decode(torch.rand(count, self.width, dtype=torch.float64, generator=generator, device=device))
+
+    def decode(self, uniform: Tensor) -> Draw:
+        arrays = {name: array.to(uniform.device) for name, array in self.arrays().items()}
+        u = uniform[:, 1:].reshape(len(uniform), self.depth, _WIDTH)
+        sub = torch.searchsorted(arrays["sub_edges"], uniform[:, 0].contiguous(), right=True)
+        choice = (u[:, :, 0, None] >= arrays["edges"][sub]).sum(2, keepdim=True)
+        op, probability, low, high, positive = (
+            arrays[name][sub].gather(2, choice).squeeze(2) for name in ("op", "probability", "low", "high", "positive")
+        )
+        return Draw(
+            op=torch.where(u[:, :, 1] < probability, op, -1),
+            magnitude=low + u[:, :, 2] * (high - low),
+            sign=torch.where(u[:, :, 3] < positive, 1.0, -1.0).double(),
+            hole=u[:, :, 4:6],
+            partner=u[:, :, 6],
+        )
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Padded with options that are never chosen and stages that never act."""
+        if self._arrays is None:
+            most = max((len(options) for stages in self.stages for _, options in stages), default=1)
+            shape = (len(self.stages), self.depth, most)
+            filled = {name: torch.zeros(shape, dtype=torch.float64) for name in _Option._fields if name != "op"}
+            op, edges = torch.zeros(shape, dtype=torch.int64), torch.full(shape, 1.0, dtype=torch.float64)
+            for sub, stages in enumerate(self.stages):
+                for k, (stage_edges, options) in enumerate(stages):
+                    edges[sub, k, : len(options)] = torch.tensor(stage_edges, dtype=torch.float64)
+                    op[sub, k, : len(options)] = torch.tensor([self.ops.index(option.op) for option in options])
+                    for name, array in filled.items():
+                        values = [getattr(option, name) for option in options]
+                        array[sub, k, : len(options)] = torch.tensor(values, dtype=torch.float64)
+            # u is below 1, so the last edge is never passed: `choice` stays within the array
+            sub_edges = torch.tensor(self.sub_edges, dtype=torch.float64)
+            self._arrays = {**filled, "op": op, "edges": edges, "sub_edges": sub_edges}
+        return self._arrays
+
+
+def plan_of(policy: Policy) -> Plan:
+    """The policy's plan, made once."""
+    cache = vars(policy)
+    if "_plan" not in cache:
+        cache["_plan"] = Plan(policy)
+    plan: Plan = cache["_plan"]
+    return plan
+
+
+def _stage(stage: Stage) -> tuple[list[float], list[_Option]]:
+    return _edges([choice.weight for choice in stage]), [_option(choice) for choice in stage]
+
+
+def _option(choice: Choice) -> _Option:
+    return _Option(find(choice.op), choice.probability, *choice.range, _SIGN[choice.sign])
+
+
+def _edges(weights: Sequence[float]) -> list[float]:
+    """Right edges of the intervals of [0, 1) that belong to each weight; everything from the last positive one is 1."""
+    total = sum(weights)
+    edges = [edge / total for edge in accumulate(weights)]
+    last = max(index for index, weight in enumerate(weights) if weight > 0)
+    return edges[:last] + [1.0] * (len(edges) - last)

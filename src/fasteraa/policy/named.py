@@ -1,0 +1,160 @@
+"""Published and baseline policies by name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fasteraa.errors import PolicyError, choices_hint
+from fasteraa.ops import OPS, Span, select
+from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
+
+# torchvision's names
+_TORCHVISION = {
+    "ShearX": "shear_x",
+    "ShearY": "shear_y",
+    "TranslateX": "translate_x",
+    "TranslateY": "translate_y",
+    "Rotate": "rotate",
+    "Brightness": "brightness",
+    "Color": "color",
+    "Contrast": "contrast",
+    "Sharpness": "sharpness",
+    "Posterize": "posterize",
+    "Solarize": "solarize",
+    "AutoContrast": "auto_contrast",
+    "Equalize": "equalize",
+    "Invert": "invert",
+}
+# RandAugment and TrivialAugment draw one of 14: these 13, or nothing
+_NO_SEARCH_OPS = [op for op in _TORCHVISION.values() if op != "invert"]
+_ALL_BUT_ONE = len(_NO_SEARCH_OPS) / (len(_NO_SEARCH_OPS) + 1)
+# AutoAugment shifts by up to 150 pixels of a 331-pixel image
+_AUTOAUGMENT_SPANS = {"translate_x": Span(0, 150 / 331, "width"), "translate_y": Span(0, 150 / 331, "height")}
+_WIDE_SPANS = {
+    "shear_x": Span(0, 0.99, "slope"),
+    "shear_y": Span(0, 0.99, "slope"),
+    "translate_x": Span(0, 32, "px"),
+    "translate_y": Span(0, 32, "px"),
+    "rotate": Span(0, 135, "degree"),
+    **{name: Span(1, 1.99, "factor") for name in ("brightness", "color", "contrast", "sharpness")},
+    "posterize": Span(8, 2, "bit"),
+}
+
+
+def named(name: str, **settings: Any) -> Policy:
+    """`named("randaugment", n=2, m=14)` or `named("randaugment(2,14)")`."""
+    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
+    key = match[1].lower() if match else name
+    if key not in _MAKERS:
+        raise PolicyError(f"unknown policy {name!r}: {choices_hint(key, NAMES)}")
+    maker = _MAKERS[key]
+    arguments = _arguments(name, match[2] if match else None)
+    try:
+        bound = inspect.signature(maker).bind(*arguments, **settings)
+    except TypeError as error:
+        takes = ", ".join(str(p) for p in inspect.signature(maker).parameters.values())
+        raise PolicyError(f"policy {key!r} takes ({takes}): {error}") from error
+    return maker(*bound.args, **bound.kwargs)
+
+
+def _arguments(name: str, text: str | None) -> Sequence[Any]:
+    if not text or not text.strip():
+        return ()
+    try:
+        values = ast.literal_eval(f"({text},)")
+    except (ValueError, SyntaxError) as error:
+        raise PolicyError(f"the settings of a policy must be numbers, got {name!r}") from error
+    return tuple(values)
+
+
+def none() -> Policy:
+    """Leave every image alone."""
+    return Policy((SubPolicy(()),), "none")
+
+
+def cutout() -> Policy:
+    """A square of half the width, always (16 pixels on CIFAR)."""
+    return Policy((SubPolicy((_one("cutout", magnitude=1.0),)),), "cutout")
+
+
+def _autoaugment(which: str) -> Policy:
+    """The 25 sub-policies as torchvision has them."""
+    from torchvision.transforms import autoaugment as published
+
+    policy = published.AutoAugmentPolicy[which.upper()]
+    rows = published.AutoAugment(policy).policies
+    subs = [SubPolicy(tuple(_published_stage(*step) for step in steps)) for steps in rows]
+    return Policy(tuple(subs), f"autoaugment-{which}", _AUTOAUGMENT_SPANS)
+
+
+def _published_stage(name: str, probability: float, bin_: int | None) -> Stage:
+    """torchvision counts strengths in bins 0..9."""
+    op = _TORCHVISION[name]
+    return _one(op, probability, None if bin_ is None else _tenth(op, bin_ / 9))
+
+
+def _tenth(op: str, strength: float) -> float:
+    """The unit magnitude of torchvision's linear strength in [0, 1] on AutoAugment's space."""
+    if op == "posterize":
+        return round(4 * strength) / 4  # whole bits, 8 down to 4
+    if op == "solarize":
+        return (1 + 255 * strength) / 256  # thresholds 255 down to 0
+    return strength
+
+
+def randaugment(n: int = 2, m: float = 9) -> Policy:
+    """n operations of 14 (one of them nothing) at strength m of 30."""
+    if not isinstance(n, int) or n < 1 or not 0 <= m <= 30:
+        raise PolicyError(f"randaugment needs n >= 1 and m in [0, 30], got n={n}, m={m}")
+    stage = tuple(Choice(op, _ALL_BUT_ONE, _tenth(op, m / 30)) for op in _NO_SEARCH_OPS)
+    return Policy((SubPolicy((stage,) * n),), f"randaugment({n},{m})", _AUTOAUGMENT_SPANS)
+
+
+def trivialaugment_wide() -> Policy:
+    """One operation of 14 (one of them nothing) at a strength drawn uniformly from a wide range."""
+    ops = [op for op in _NO_SEARCH_OPS if op != "posterize"]
+    choices = [Choice(op, _ALL_BUT_ONE, (1 / 256, 1.0) if op == "solarize" else (0.0, 1.0)) for op in ops]
+    bits = [round(8 - 6 * bin_ / 30) for bin_ in range(31)]  # torchvision rounds its 31 strengths to whole bits
+    choices += [Choice("posterize", _ALL_BUT_ONE, (8 - b) / 6, bits.count(b) / 31) for b in dict.fromkeys(bits)]
+    return Policy((SubPolicy((tuple(choices),)),), "trivialaugment-wide", _WIDE_SPANS)
+
+
+def uniform(operation_count: int = 2, ops: Sequence[str] | None = None) -> Policy:
+    """Every stage any operation of the search space, half of the time, at any magnitude."""
+    stage = tuple(Choice(row.name, 0.5, (0.0, 1.0)) for row in select(ops))
+    return Policy((SubPolicy((stage,) * operation_count),), "uniform")
+
+
+def random(
+    sub_policies: int = 10, operation_count: int = 2, seed: int = 0, ops: Sequence[str] | None = None
+) -> Policy:
+    """Where a search starts: a learnable policy with its random initial values."""
+    import torch
+
+    from fasteraa.policy.soft import SoftPolicy
+
+    generator = torch.Generator().manual_seed(seed)
+    start = SoftPolicy(sub_policies, operation_count, ops, generator=generator)
+    return start.freeze(f"random({sub_policies},{operation_count},{seed})")
+
+
+def _one(op: str, probability: float = 1.0, magnitude: float | None = None) -> Stage:
+    return (Choice(op, probability, magnitude if OPS[op].span else None),)
+
+
+_MAKERS: dict[str, Callable[..., Policy]] = {
+    "none": none,
+    "cutout": cutout,
+    "autoaugment-cifar10": lambda: _autoaugment("cifar10"),
+    "autoaugment-svhn": lambda: _autoaugment("svhn"),
+    "autoaugment-imagenet": lambda: _autoaugment("imagenet"),
+    "randaugment": randaugment,
+    "trivialaugment-wide": trivialaugment_wide,
+    "uniform": uniform,
+    "random": random,
+}
+NAMES = tuple(_MAKERS)

@@ -1,0 +1,221 @@
+"""The policy as a torchvision v2 transform: what people put into their training code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from fasteraa.errors import ImageError
+from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_tensor
+from fasteraa.policy.apply import apply_draw, apply_mask, apply_pillow, apply_points
+from fasteraa.policy.artifact import Policy
+from fasteraa.policy.draw import Deed, Draw, plan_of
+
+_KeyPoints: type | None = getattr(tv_tensors, "KeyPoints", None)  # torchvision >= 0.23
+_Sample = Image.Image | Tensor | np.ndarray
+
+
+def _is_pure_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor) and not isinstance(value, tv_tensors.TVTensor)
+
+
+def _is_image_array(value: Any) -> bool:
+    """uint8 (H, W, C): other arrays in a sample are labels."""
+    return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] in (1, 3)
+
+
+class PolicyTransform(v2.Transform):
+    """Draws a sub-policy for every sample and applies it: geometry to everything, colour to images alone.
+
+    Takes Pillow images, uint8 tensors (C, H, W), batches (B, C, H, W) with a draw per image, numpy arrays (H, W, C),
+    tv_tensors, and samples (dicts, tuples) that hold them. All chance comes from torch's generator, so a seeded
+    DataLoader repeats itself. `pool` (uint8 images (P, C, H, W), or anything indexable that gives images) holds the
+    partners of sample_pairing; batches take them from the batch if there is no pool.
+    """
+
+    _transformed_types = (
+        Image.Image,
+        tv_tensors.Image,
+        tv_tensors.Video,
+        tv_tensors.Mask,
+        tv_tensors.BoundingBoxes,
+        *((_KeyPoints,) if _KeyPoints is not None else ()),
+        _is_image_array,
+        _is_pure_tensor,
+    )
+
+    def __init__(self, policy: Policy, pool: Any = None):
+        super().__init__()
+        if pool is not None and len(pool) == 0:
+            raise ImageError("the pool of partner images must not be empty")
+        self.policy = policy
+        self.pool = pool
+        self._plan = plan_of(policy)
+        self._pairs = "sample_pairing" in policy.ops
+
+    def extra_repr(self) -> str:
+        return f"{self.policy.name!r}, {self.policy.hash[:19]}"
+
+    def forward(self, *inputs: Any) -> Any:
+        if len(inputs) == 1 and isinstance(inputs[0], Image.Image):  # the loader's path, without the tree of a sample
+            return self._pillow(inputs[0], self._plan.draw_one())
+        if len(inputs) == 1 and isinstance(inputs[0], np.ndarray) and not _is_image_array(inputs[0]):
+            raise ImageError(
+                f"an array must hold uint8 (H, W, C) with 1 or 3 channels, got {inputs[0].dtype} {inputs[0].shape}"
+            )
+        return super().forward(*inputs)
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        counts = {_batch_size(value) for value in flat_inputs} - {None}
+        if len(counts) > 1:
+            raise ImageError(f"a sample must hold images or one batch, got batches of the sizes {sorted(counts)}")
+        if counts:
+            return {"draw": self._plan.draw(counts.pop())}
+        return {"uniform": torch.rand(self._plan.width, dtype=torch.float64)}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        draw: Draw | None = params.get("draw")
+        if isinstance(inpt, tv_tensors.Video) or (isinstance(inpt, tv_tensors.Image) or _is_pure_tensor(inpt)):
+            return self._tensor(inpt, params)
+        if draw is not None:
+            return self._batch_companion(inpt, draw)
+        deeds = self._plan.decode_one(params["uniform"].tolist())
+        if isinstance(inpt, Image.Image):
+            return self._pillow(inpt, deeds)
+        if isinstance(inpt, np.ndarray):
+            return to_array(self._tensor(from_array(inpt), params))
+        return self._companion(inpt, deeds)
+
+    # --- images ------------------------------------------------------------------------------------------------
+
+    def _pillow(self, image: Image.Image, deeds: Sequence[Deed]) -> Image.Image:
+        if self._pairs:
+            self._need_pool()
+        return apply_pillow(self.policy, image, deeds, self._partner)
+
+    def _tensor(self, image: Tensor, params: dict[str, Any]) -> Tensor:
+        """(C, H, W) and video frames (T, C, H, W) share one draw; a batch has a draw per image."""
+        if image.ndim < 3:
+            raise ImageError(f"an image must have the shape (C, H, W) or (B, C, H, W), got {tuple(image.shape)}")
+        frames = image.as_subclass(Tensor).reshape(-1, *image.shape[-3:])
+        check_batch(frames, soft=False)
+        if frames.numel() == 0:
+            return image
+        draw = params.get("draw")
+        if draw is None:
+            if self._pairs:
+                self._need_pool()
+            draw = self._plan.decode(params["uniform"][None])
+        out = apply_draw(self.policy, self._plan, frames, _repeat(draw, len(frames)), self._pool_tensor(frames))
+        out = out.reshape(image.shape)
+        return tv_tensors.wrap(out, like=image) if isinstance(image, tv_tensors.TVTensor) else out
+
+    def _need_pool(self) -> None:
+        if self.pool is None:
+            raise ImageError(
+                "the policy pairs samples, so a single image needs a partner: give policy.transform(pool=images), "
+                "or augment whole batches"
+            )
+
+    def _partner(self, deed: Deed, image: Image.Image) -> Image.Image:
+        partner = self._pool_image(int(deed.partner * len(self.pool)))
+        partner = partner if partner.mode == image.mode else partner.convert(image.mode)
+        return partner if partner.size == image.size else partner.resize(image.size)
+
+    def _pool_image(self, index: int) -> Image.Image:
+        item = self.pool[index]
+        item = item[0] if isinstance(item, tuple | list) else item
+        return item if isinstance(item, Image.Image) else to_pillow(torch.as_tensor(item))
+
+    def _pool_tensor(self, images: Tensor) -> Tensor | None:
+        if not self._pairs or self.pool is None:
+            return None
+        if not isinstance(self.pool, Tensor):
+            height, width = images.shape[2:]
+            mode = "L" if images.shape[1] == 1 else "RGB"
+            members = (self._pool_image(index).convert(mode) for index in range(len(self.pool)))
+            self.pool = torch.stack([to_tensor(member.resize((width, height))) for member in members])
+        if self.pool.shape[1:] != images.shape[1:]:
+            raise ImageError(
+                f"the partners in the pool must have the shape {tuple(images.shape[1:])} of the images, "
+                f"got {tuple(self.pool.shape[1:])}"
+            )
+        return self.pool
+
+    # --- what goes with images ---------------------------------------------------------------------------------
+
+    def _companion(self, value: Any, deeds: Sequence[Deed]) -> Any:
+        if isinstance(value, tv_tensors.Mask):
+            return tv_tensors.wrap(apply_mask(self.policy, value.as_subclass(Tensor), deeds), like=value)
+        if isinstance(value, tv_tensors.BoundingBoxes):
+            return self._boxes(value, deeds)
+        return self._key_points(value, deeds)
+
+    def _boxes(self, boxes: tv_tensors.BoundingBoxes, deeds: Sequence[Deed]) -> tv_tensors.BoundingBoxes:
+        """The upright hull of each moved box, within the image. It may have no area left: SanitizeBoundingBoxes."""
+        if getattr(tv_tensors, "is_rotated_bounding_format", lambda _: False)(boxes.format):
+            raise ImageError(f"rotated boxes cannot follow a policy, got the format {boxes.format.name}")
+        if not any(deed.op.geometric for deed in deeds):
+            return boxes
+        height, width = boxes.canvas_size
+        corners = F.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor).double()
+        points = torch.stack([corners[:, [x, y]] for x, y in ((0, 1), (2, 1), (2, 3), (0, 3))], 1)
+        points = apply_points(self.policy, points, deeds, width, height)
+        hull = torch.cat([points.amin(1), points.amax(1)], 1)
+        limit = torch.tensor([width, height, width, height], dtype=hull.dtype, device=hull.device)
+        hull = torch.minimum(hull.clamp(min=0), limit)
+        exact = hull if boxes.is_floating_point() else hull.round()
+        moved = tv_tensors.BoundingBoxes(exact.to(boxes.dtype), format="XYXY", canvas_size=(height, width))
+        return F.convert_bounding_box_format(moved, new_format=boxes.format)
+
+    def _key_points(self, points: Any, deeds: Sequence[Deed]) -> Any:
+        """torchvision counts key points in pixels, with 0 the centre of the first."""
+        height, width = points.canvas_size
+        centred = points.as_subclass(Tensor).double() + 0.5
+        moved = apply_points(self.policy, centred, deeds, width, height) - 0.5
+        exact = moved if points.is_floating_point() else moved.round()
+        return tv_tensors.wrap(exact.to(points.dtype), like=points)
+
+    def _batch_companion(self, value: Any, draw: Draw) -> Any:
+        """Masks (B, ..., H, W) go with a batch, image by image; boxes and points have no batch dimension."""
+        if not isinstance(value, tv_tensors.Mask) or len(value) != len(draw.op):
+            what = f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
+            raise ImageError(f"only masks (B, ..., H, W) can go with a batch of {len(draw.op)} images, got {what}")
+        masks = [
+            apply_mask(self.policy, mask, self._deeds(draw, index))
+            for index, mask in enumerate(value.as_subclass(Tensor))
+        ]
+        return tv_tensors.wrap(torch.stack(masks), like=value)
+
+    def _deeds(self, draw: Draw, index: int) -> list[Deed]:
+        columns = (draw.op, draw.magnitude, draw.sign, draw.hole, draw.partner)
+        return [
+            Deed(self._plan.ops[op], magnitude, sign, (hole[0], hole[1]), partner)
+            for op, magnitude, sign, hole, partner in zip(*(c[index].tolist() for c in columns), strict=True)
+            if op >= 0
+        ]
+
+
+def _batch_size(value: Any) -> int | None:
+    """How many draws an input asks for: None means that it shares the sample's single draw."""
+    if isinstance(value, tv_tensors.Video):
+        return len(value) if value.ndim == 5 else None
+    if isinstance(value, tv_tensors.Image) or _is_pure_tensor(value):
+        return len(value) if value.ndim == 4 else None
+    return None
+
+
+def _repeat(draw: Draw, count: int) -> Draw:
+    """The draw for `count` frames: each image's draw for all of its frames."""
+    times = count // len(draw.op)
+    if times == 1:
+        return draw
+    return Draw(**{name: column.repeat_interleave(times, 0) for name, column in vars(draw).items()})

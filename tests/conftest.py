@@ -1,0 +1,16 @@
+import pytest
+import torch
+
+torch.set_num_threads(1)  # deterministic sums, and two workers do not fight for two cores
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items):
+    if not torch.cuda.is_available():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

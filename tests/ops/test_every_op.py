@@ -1,0 +1,78 @@
+"""One file over all operations: parity with Pillow and the properties that every row must have."""
+
+import pytest
+import torch
+
+from fasteraa.ops import OPS, Context, Span, hard
+from fasteraa.testing import ops as checks
+
+ROWS = list(OPS.values())
+MAGNITUDES = [row for row in ROWS if row.span is not None]
+WIDE = {
+    "shear_x": Span(0, 0.99, "slope"),
+    "shear_y": Span(0, 0.99, "slope"),
+    "translate_x": Span(0, 32, "px"),
+    "translate_y": Span(0, 19, "px"),
+    "rotate": Span(0, 180, "degree"),
+    "solarize": Span(256, 0, "level"),
+    "posterize": Span(8, 0, "bit"),
+    **{name: Span(1, 2.5, "factor") for name in ("contrast", "color", "brightness", "sharpness")},
+    "sample_pairing": Span(0, 1, "share"),
+    "cutout": Span(0, 20, "px"),
+}
+
+
+def pytest_generate_tests(metafunc):
+    rows = MAGNITUDES if "scaled" in metafunc.fixturenames else ROWS
+    for name in ("row", "scaled"):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, rows, ids=lambda row: row.name)
+
+
+def test_equals_pillow(row):
+    result = checks.parity(row, magnitudes=21)
+    assert result.pixels > 100_000
+    assert result.differing == 0
+
+
+def test_equals_pillow_on_a_wider_span(scaled):
+    result = checks.parity(scaled, magnitudes=9, sizes=((32, 32), (21, 34), (1, 1)), spans=WIDE)
+    assert result.differing == 0
+
+
+def test_leaves_the_image_alone_at_zero(scaled):
+    checks.check_identity_at_zero(scaled)
+
+
+def test_strength_grows(scaled):
+    checks.check_strength_grows(scaled)
+
+
+def test_batch_is_loop(row):
+    checks.check_batch_is_loop(row)
+
+
+def test_soft_is_hard_on_levels(row):
+    checks.check_soft_is_hard(row)
+
+
+def test_gradients(row):
+    checks.check_gradients(row)
+
+
+def test_changes_something_when_it_has_no_magnitude(row):
+    if row.span is None:
+        image = torch.randint(50, 200, (1, 3, 40, 40), dtype=torch.uint8)
+        assert not torch.equal(hard(row, image), image)
+
+
+@pytest.mark.gpu
+def test_equals_pillow_on_the_gpu(row):
+    assert checks.parity(row, magnitudes=21, device="cuda").differing == 0
+
+
+def test_context_at_picks_images():
+    context = Context(torch.arange(4).view(4, 1, 1, 1), torch.arange(8).view(4, 2))
+    picked = context.at(torch.tensor([2]))
+    assert picked.partner.item() == 2
+    assert picked.hole.tolist() == [[4, 5]]
