@@ -85,15 +85,16 @@ def join_alpha(image: Image.Image, alpha: Image.Image | None) -> Image.Image:
     return image
 
 
-def luma(image: Tensor) -> Tensor:
-    """The grey image (B, 1, H, W), as Pillow's convert("L") rounds it for integers, unrounded for floats."""
+def luma(image: Tensor, whole: bool) -> Tensor:
+    """The grey image (B, 1, H, W) of a float image; of `whole` levels 0..255, rounded as Pillow's convert("L") does.
+
+    All sums stay below 2**24, so float32 holds them exactly.
+    """
     if image.shape[1] == 1:
         return image
     red, green, blue = image.unbind(1)
-    if image.is_floating_point():
-        grey = (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue) / 65536
-    else:
-        grey = (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue + 32768) >> 16
+    total = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
+    grey = ((total + 32768) / 65536).floor() if whole else total / 65536
     return grey.unsqueeze(1)
 
 

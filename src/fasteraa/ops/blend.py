@@ -5,6 +5,7 @@ Pillow's enhancers start at a degenerate image (black, grey, blurred) and end at
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image, ImageEnhance
@@ -27,10 +28,13 @@ class Blend:
     name = "blend"
 
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
-        start, end = op.rule(image.int(), context)
+        start, end = op.rule(image.float(), replace(context, whole=True))
         # float32, one rounding per operation and truncation, as Pillow's C code does it
-        factor = value.float().view(-1, 1, 1, 1)
-        return (start + factor * (end - start)).trunc().clamp(0, 255).to(torch.uint8)
+        blended = (end - start).mul_(value.float().view(-1, 1, 1, 1)).add_(start)
+        return blended.clamp_(0, 255).to(torch.uint8)
+
+    def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
+        return op.pillow(image, value, pair)
 
     def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
         out = torch.zeros_like(image)
@@ -44,23 +48,21 @@ class Blend:
 blend = Blend()
 
 
-def smooth(image: Tensor) -> Tensor:
+def smooth(image: Tensor, whole: bool) -> Tensor:
     """Pillow's SMOOTH filter: 3x3 with a centre of 5, sum 13, the outermost pixels as they were."""
     if min(image.shape[2:]) < 3:
         return image
     rows = image[:, :, :-2] + image[:, :, 1:-1] + image[:, :, 2:]
     total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * image[:, :, 1:-1, 1:-1]
-    inner = total / 13 if image.is_floating_point() else (2 * total + 13) // 26
+    inner = ((2 * total + 13) / 26).floor() if whole else total / 13
     middle = torch.cat([image[:, :, 1:-1, :1], inner, image[:, :, 1:-1, -1:]], 3)
     return torch.cat([image[:, :, :1], middle, image[:, :, -1:]], 2)
 
 
-def mean_level(grey: Tensor) -> Tensor:
-    """The mean of each image (B, 1, 1, 1): rounded to a level for integers, as it is for floats."""
-    if grey.is_floating_point():
-        return grey.mean((1, 2, 3), keepdim=True)
-    count = grey[0].numel()
-    return (2 * grey.sum((1, 2, 3), keepdim=True) + count) // (2 * count)
+def mean_level(grey: Tensor, whole: bool) -> Tensor:
+    """The mean of each image (B, 1, 1, 1), to the nearest level if they are whole."""
+    mean = grey.mean((1, 2, 3), keepdim=True, dtype=torch.float64)
+    return ((mean + 0.5).floor() if whole else mean).to(grey.dtype)
 
 
 def _enhance(kind: str) -> Any:
@@ -70,25 +72,25 @@ def _enhance(kind: str) -> Any:
 @op(blend, Span(1, 1.9, "factor"), signed=True, pillow=_enhance("Contrast"))
 def contrast(image: Tensor, context: Context) -> Ends:
     """Away from (or towards) the image's mean grey."""
-    return mean_level(luma(image)), image
+    return mean_level(luma(image, context.whole), context.whole), image
 
 
 @op(blend, Span(1, 1.9, "factor"), signed=True, pillow=_enhance("Color"))
 def color(image: Tensor, context: Context) -> Ends:
     """Away from (or towards) the grey image."""
-    return luma(image), image
+    return luma(image, context.whole), image
 
 
 @op(blend, Span(1, 1.9, "factor"), signed=True, pillow=_enhance("Brightness"))
 def brightness(image: Tensor, context: Context) -> Ends:
     """Away from (or towards) black."""
-    return torch.zeros_like(image), image
+    return image.new_zeros(1, 1, 1, 1), image
 
 
 @op(blend, Span(1, 1.9, "factor"), signed=True, pillow=_enhance("Sharpness"))
 def sharpness(image: Tensor, context: Context) -> Ends:
     """Away from (or towards) the smoothed image."""
-    return smooth(image), image
+    return smooth(image, context.whole), image
 
 
 def _pillow_pairing(image: Image.Image, v: float, pair: Pair) -> Image.Image:

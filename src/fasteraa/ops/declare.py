@@ -44,6 +44,7 @@ class Context:
     hole: Tensor | None = None  # (B, 2) in [0, 1): centre (x, y) of the cut-out box
     fill: tuple[int, ...] = (0, 0, 0)  # what warps bring in from outside
     hole_fill: tuple[int, ...] = (125, 123, 114)  # what cutout paints
+    whole: bool = False  # images hold whole levels 0..255 and intermediate ones are rounded as Pillow rounds them
 
     def at(self, index: Tensor) -> Context:
         """The context of the images at `index`."""
@@ -69,6 +70,9 @@ class Family(Protocol):
 
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
         """uint8 (B, C, H, W), one physical value per image -> uint8, bit-exact to the row's Pillow twin."""
+
+    def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
+        """One Pillow image; the same as the row's Pillow twin, only faster where the family knows how."""
 
     def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
         """sum_n weight[:, n] * op_n(image; value[:, n]) on float images, differentiable in all three tensors."""

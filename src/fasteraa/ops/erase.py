@@ -26,6 +26,9 @@ class Erase:
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
         return torch.where(self._inside(op, image, value, context), colour_like(image, context.hole_fill), image)
 
+    def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
+        return op.pillow(image, value, pair)
+
     def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
         colour = colour_like(image, context.hole_fill)
         out = torch.zeros_like(image)

@@ -63,8 +63,8 @@ def hard(
 def hard_pillow(
     row: Op, image: Image.Image, magnitude: float, sign: float, pair: Pair, spans: Spans = NO_SPANS
 ) -> Image.Image:
-    """The same through Pillow, which defines it."""
-    return row.pillow(image, physical(row, magnitude, sign, image.width, image.height, spans), pair)
+    """The same to one Pillow image."""
+    return row.family.quick(row, image, physical(row, magnitude, sign, image.width, image.height, spans), pair)
 
 
 def soft(

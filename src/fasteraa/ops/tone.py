@@ -1,26 +1,31 @@
 """Level curves: every pixel's new level depends on its old one alone (and on the image's histogram).
 
-A rule gives the curve at the 256 levels, as a table per image and channel, and the curve's slope there. Looking levels
-up in the table is the operation, so a weighted mixture of tone operations is one lookup in a mixed table.
+A rule gives the curve at the 256 levels, as a table per image and channel, and the curve's slope there; it takes the
+image's statistics as a third argument if it needs them. Looking levels up in the table is the operation, so a weighted
+mixture of tone operations is one lookup in a mixed table.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
-from PIL import ImageOps
+from PIL import Image, ImageOps
 
 from fasteraa._lazy import lazy_import
-from fasteraa.ops.declare import Context, Op, Span, op
+from fasteraa.ops.declare import Context, Op, Pair, Span, op
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor
 else:
+    np = lazy_import("numpy")
     torch = lazy_import("torch")
 
-Curve = tuple["Tensor", "Tensor | float"]  # levels 0..255 and slope, each broadcastable to (B, C, 256), float64
+Array = Any  # float64, of torch or of numpy: rules are written for both, with `xp` the module
+Curve = tuple[Array, Array]  # levels 0..255 and slope, each broadcastable to (B, C, 256)
 
 
 class Levels:
@@ -40,23 +45,53 @@ class Levels:
     @cached_property
     def counts(self) -> Tensor:
         """The histogram (B, C, 256)."""
+        batch, channels, _ = self.index.shape
         index = self.index.long()
-        counts = torch.zeros(*index.shape[:2], 256, dtype=torch.int64, device=index.device)
+        if index.device.type == "cpu":  # bincount is five times faster there, and waits for the device elsewhere
+            first = 256 * torch.arange(batch * channels).view(batch, channels, 1)
+            counts = torch.bincount((index + first).flatten(), minlength=256 * batch * channels)
+            return counts.view(batch, channels, 256).double()
+        counts = torch.zeros(batch, channels, 256, dtype=torch.int64, device=index.device)
         return counts.scatter_add_(2, index, torch.ones_like(index)).double()
+
+
+class _PillowLevels:
+    """The same statistics of one Pillow image, in numpy."""
+
+    def __init__(self, image: Image.Image):
+        self._image = image
+
+    @cached_property
+    def low(self) -> Array:
+        return self._extrema[..., :1]
+
+    @cached_property
+    def high(self) -> Array:
+        return self._extrema[..., 1:]
+
+    @cached_property
+    def counts(self) -> Array:
+        return np.array(self._image.histogram(), dtype=np.float64).reshape(1, -1, 256)
+
+    @cached_property
+    def _extrema(self) -> Array:
+        return np.array(self._image.getextrema(), dtype=np.float64).reshape(1, -1, 2)
 
 
 class Tone:
     name = "tone"
 
-    def _curve(self, row: Op, levels: Levels, value: Tensor) -> Curve:
-        level = torch.arange(256, dtype=torch.float64, device=levels.index.device)
-        curve, slope = row.rule(level, value[:, None, None], levels)
-        return curve.clamp(0, 255), slope
-
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
-        levels = Levels(image.flatten(2))
-        curve, _ = self._curve(op, levels, value)
+        curve, _ = _curve(op, Levels(image.flatten(2)), value)
         return look_up(curve.to(torch.uint8).expand(*image.shape[:2], 256), image)  # the conversion truncates
+
+    def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
+        """Pillow spends its time building tables in Python; ours come from the rule."""
+        bands = len(image.getbands())
+        if not _sees_image(op):
+            return _point(image, _still_table(op, value) * bands)
+        curve, _ = op.rule(np, _levels(), value, _PillowLevels(image))
+        return _point(image, curve.clip(0, 255).astype(np.uint8).ravel().tolist())
 
     def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
         """The mixed curve at the nearest level, plus its slope times what lies between levels.
@@ -70,12 +105,47 @@ class Tone:
         table = torch.zeros(*flat.shape[:2], 256, dtype=image.dtype, device=image.device)
         slope = torch.zeros_like(table)
         for n, row in enumerate(ops):
-            curve, steep = self._curve(row, levels, value[:, n].detach().double())
+            curve, steep = _curve(row, levels, value[:, n].detach().double())
             share = weight[:, n, None, None]
             table = table + share * curve.to(image.dtype)
             slope = slope + share * (steep.to(image.dtype) if isinstance(steep, torch.Tensor) else steep)
         looked_up = table.gather(2, levels.index) / 255
         return (looked_up + slope.gather(2, levels.index) * (flat - index / 255)).view_as(image)
+
+
+def _curve(row: Op, levels: Levels, value: Tensor) -> Curve:
+    """The row's curve and slope for each image."""
+    level = torch.arange(256, dtype=torch.float64, device=value.device)
+    seen = (levels,) if _sees_image(row) else ()
+    curve, slope = row.rule(torch, level, value[:, None, None], *seen)
+    return curve.clamp(0, 255), slope
+
+
+@lru_cache
+def _sees_image(row: Op) -> bool:
+    """A rule that ignores the image's statistics does not take them."""
+    return len(signature(row.rule).parameters) == 4
+
+
+@lru_cache
+def _levels() -> Array:
+    return np.arange(256, dtype=np.float64)
+
+
+@lru_cache(maxsize=1024)
+def _still_table(row: Op, value: float) -> list[int]:
+    """The table of a curve that is the same for every image."""
+    curve, _ = row.rule(np, _levels(), value)
+    table: list[int] = curve.clip(0, 255).astype(np.uint8).tolist()
+    return table
+
+
+def _point(image: Image.Image, table: list[int]) -> Image.Image:
+    """image.point(table) without its loop over the table in Python, which costs more than a small image."""
+    try:
+        return image._new(image.im.point(table, None))
+    except (AttributeError, TypeError):  # a Pillow with other insides
+        return image.point(table)
 
 
 def look_up(table: Tensor, image: Tensor) -> Tensor:
@@ -87,45 +157,40 @@ tone = Tone()
 
 
 @op(tone, Span(256, 0, "level"), discrete=True, pillow=lambda image, v, _: ImageOps.solarize(image, v))
-def solarize(level: Tensor, v: Tensor, image: Levels) -> Curve:
+def solarize(xp: Any, level: Array, v: Array) -> Curve:
     """Invert every level at or above the threshold."""
     below = level < v
-    return torch.where(below, level, 255 - level), torch.where(below, 1.0, -1.0)
+    return xp.where(below, level, 255 - level), xp.where(below, 1.0, -1.0)
 
 
-@op(
-    tone,
-    Span(8, 4, "bit"),
-    discrete=True,
-    pillow=lambda image, v, _: ImageOps.posterize(image, max(1, int(v))),
-)
-def posterize(level: Tensor, v: Tensor, image: Levels) -> Curve:
+@op(tone, Span(8, 4, "bit"), discrete=True, pillow=lambda image, v, _: ImageOps.posterize(image, max(1, int(v))))
+def posterize(xp: Any, level: Array, v: Array) -> Curve:
     """Keep the highest bits of every level."""
-    step = torch.exp2(8 - v.floor().clamp(min=1))
-    return (level / step).floor() * step, 1.0  # a staircase has no slope: straight through
+    step = xp.exp2(xp.clip(8 - xp.floor(v), None, 7))  # at least one bit stays
+    return xp.floor(level / step) * step, 1.0  # a staircase has no slope: straight through
 
 
 @op(tone, None, pillow=lambda image, v, _: ImageOps.invert(image))
-def invert(level: Tensor, v: Tensor, image: Levels) -> Curve:
+def invert(xp: Any, level: Array, v: Array) -> Curve:
     """Invert every level."""
-    return (255 - level).expand(len(v), 1, 256), -1.0
+    return 255 - level, -1.0
 
 
 @op(tone, None, pillow=lambda image, v, _: ImageOps.autocontrast(image))
-def auto_contrast(level: Tensor, v: Tensor, image: Levels) -> Curve:
+def auto_contrast(xp: Any, level: Array, v: Array, image: Levels) -> Curve:
     """Stretch each channel so that its lowest level becomes 0 and its highest 255."""
-    span = image.high - image.low
-    flat = span == 0
+    low, span = image.low, image.high - image.low
     # 255 / span as a true division: a scalar numerator becomes a rounded reciprocal, off by one level
-    scale = torch.where(flat, 1.0, torch.full_like(span, 255) / span.clamp(min=1))
-    return level * scale - torch.where(flat, 0.0, image.low * scale), scale
+    scale = xp.full_like(span, 255) / xp.where(span > 0, span, 1.0)
+    return xp.where(span > 0, level * scale - low * scale, level), xp.where(span > 0, scale, 1.0)
 
 
 @op(tone, None, pillow=lambda image, v, _: ImageOps.equalize(image))
-def equalize(level: Tensor, v: Tensor, image: Levels) -> Curve:
+def equalize(xp: Any, level: Array, v: Array, image: Levels) -> Curve:
     """Spread each channel's levels so that its histogram becomes flat."""
     counts = image.counts
-    step = ((counts.sum(2, keepdim=True) - counts.gather(2, image.high.long())) / 255).floor()
+    last = xp.where(level == image.high, counts, 0.0)
+    step = xp.floor((counts - last).sum(2, keepdims=True) / 255)
     before = counts.cumsum(2) - counts
-    spread = (((step / 2).floor() + before) / step.clamp(min=1)).floor()
-    return torch.where(step == 0, level, spread), 1.0  # a staircase again: straight through
+    spread = xp.floor((xp.floor(step / 2) + before) / xp.where(step > 0, step, 1.0))
+    return xp.where(step > 0, spread, level), 1.0  # a staircase again: straight through

@@ -32,6 +32,9 @@ class Warp:
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
         return nearest(image, self.matrix(op, value, image.shape[3], image.shape[2]), context.fill)
 
+    def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
+        return op.pillow(image, value, pair)
+
     def soft(self, ops: list[Op], image: Tensor, value: Tensor, weight: Tensor, context: Context) -> Tensor:
         fill = colour_like(image, context.fill)
         source = image - fill  # grid_sample brings in zeros from outside
@@ -64,13 +67,15 @@ def source_index(matrix: Tensor, width: int, height: int) -> Tensor:
     turns = (b != 0) | (d != 0)
     x_start = torch.where(turns, _fixed(c + 0.5 * a + 0.5 * b), (c + 0.5 * a).floor() * 65536)
     y_start = torch.where(turns, _fixed(f + 0.5 * d + 0.5 * e), (f + 0.5 * e).floor() * 65536)
-    x = torch.arange(width, device=matrix.device)
-    y = torch.arange(height, device=matrix.device)[:, None]
-    whole = [part.long().view(-1, 1, 1) for part in (_fixed(a), _fixed(b), x_start, _fixed(d), _fixed(e), y_start)]
+    # 32 bits hold every coordinate that lies within twice the image; Pillow's own limit is a side of 32767
+    x = torch.arange(width, device=matrix.device, dtype=torch.int32)
+    y = torch.arange(height, device=matrix.device, dtype=torch.int32)[:, None]
+    parts = (_fixed(a), _fixed(b), x_start, _fixed(d), _fixed(e), y_start)
+    whole = [part.to(torch.int32).view(-1, 1, 1) for part in parts]
     x_source = (whole[0] * x + (whole[1] * y + whole[2])) >> 16
     y_source = (whole[3] * x + (whole[4] * y + whole[5])) >> 16
     inside = (x_source >= 0) & (x_source < width) & (y_source >= 0) & (y_source < height)
-    return torch.where(inside, y_source * width + x_source, width * height)
+    return torch.where(inside, y_source * width + x_source, width * height).long()
 
 
 def _fixed(number: Tensor) -> Tensor:

@@ -9,10 +9,13 @@ from PIL import Image
 from torch import Generator, Tensor
 
 from fasteraa.images import check_batch, join_alpha, split_alpha
-from fasteraa.ops import Context, Pair, hard_pillow, physical
+from fasteraa.ops import Context, Op, Pair, hard_pillow, physical
 from fasteraa.ops.warp import move_points, nearest, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
+
+
+_CACHED = 2**17  # pixels treated at once on a CPU: their temporaries stay in its cache
 
 
 def augment(policy: Policy, batch: Tensor, generator: Generator | None = None, pool: Tensor | None = None) -> Tensor:
@@ -25,31 +28,37 @@ def augment(policy: Policy, batch: Tensor, generator: Generator | None = None, p
 
 
 def apply_draw(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, pool: Tensor | None = None) -> Tensor:
-    """Stage by stage, all images that drew the same operation together."""
+    """Stage by stage: sort the images by the operation they drew, treat each run of equals at once, put them back."""
     partners = batch if pool is None else pool
+    most = len(batch) if batch.is_cuda else max(1, _CACHED // batch[0].numel())
     out = batch.clone()
     for k in range(plan.depth):
-        chosen = draw.op[:, k].cpu()
-        for number in chosen.unique().tolist():
-            if number < 0:
-                continue
-            index = (chosen == number).nonzero().squeeze(1)
-            out[index.to(batch.device)] = _apply_group(policy, plan, out, draw, k, number, index, partners)
+        drawn, order = draw.op[:, k].cpu().sort()
+        runs = torch.bincount(drawn + 1, minlength=len(plan.ops) + 1).tolist()
+        here = order.to(batch.device)
+        images = out.index_select(0, here)
+        end = runs[0]  # these drew nothing
+        for row, length in zip(plan.ops, runs[1:], strict=True):
+            start, end = end, end + length
+            for first in range(start, end, most):
+                run = slice(first, min(first + most, end))
+                images[run] = _apply_run(policy, row, images[run], draw, k, order[run], partners)
+        out = images.index_select(0, order.argsort().to(batch.device))
     return out
 
 
-def _apply_group(
-    policy: Policy, plan: Plan, images: Tensor, draw: Draw, k: int, number: int, index: Tensor, partners: Tensor
+def _apply_run(
+    policy: Policy, row: Op, images: Tensor, draw: Draw, k: int, index: Tensor, partners: Tensor
 ) -> Tensor:
-    row, device = plan.ops[number], images.device
-    here = index.to(draw.op.device)
-    magnitude, sign = draw.magnitude[here, k].to(device), draw.sign[here, k].to(device)
+    device = images.device
+    index = index.to(draw.op.device)
+    magnitude, sign = draw.magnitude[index, k].to(device), draw.sign[index, k].to(device)
     value = physical(row, magnitude, sign, images.shape[3], images.shape[2], policy.spans)
     partner = None
     if row.name == "sample_pairing":
-        partner = partners[(draw.partner[here, k] * len(partners)).long().to(partners.device)].to(device)
-    context = Context(partner, draw.hole[here, k].to(device), policy.fill, policy.hole_fill)
-    return row.family.hard(row, images[index.to(device)], value, context)
+        partner = partners[(draw.partner[index, k] * len(partners)).long().to(partners.device)].to(device)
+    context = Context(partner, draw.hole[index, k].to(device), policy.fill, policy.hole_fill)
+    return row.family.hard(row, images, value, context)
 
 
 PartnerOf = Callable[[Deed, Image.Image], Image.Image]

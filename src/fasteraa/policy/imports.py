@@ -6,6 +6,7 @@ import ast
 import math
 from collections.abc import Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 from fasteraa.errors import PolicyError, choices_hint
@@ -222,3 +223,29 @@ def _pba_choice(op: str, level: int) -> Choice:
     if op == "cutout":  # our boxes include their last row and column
         return Choice(op, 1.0, max(int(level * 20 / 10) - 1, 0) / 20)
     return Choice(op, 1.0, level / 10)
+
+
+# --- files -----------------------------------------------------------------------------------------------------
+
+
+def import_file(source: Path, out: Path, epoch: int | None = None) -> list[tuple[Path, Policy]]:
+    """Read `source` and write what it holds: one policy to the file `out`, a whole schedule into the folder `out`."""
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise PolicyError(f"{str(source)!r} could not be read: {reason}") from error
+    phases = read_foreign(text, source.stem)
+    if epoch is not None:
+        if epoch < 0:
+            raise PolicyError(f"epoch must be at least 0, got {epoch}")
+        phases = [max((phase for phase in phases if phase[0] <= epoch), key=lambda phase: phase[0])]
+    if len(phases) == 1:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        written = [(out, phases[0][1])]
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        written = [(out / f"epoch-{start:04d}.json", policy) for start, policy in phases]
+    for path, policy in written:
+        policy.save(path)
+    return written

@@ -64,4 +64,6 @@ def physical_words(choice: Choice, span: Span, magnitude: float) -> str:
 
 
 def number_words(value: float, unit: str) -> str:
+    if unit == "bit":  # posterize keeps whole bits
+        value = max(1, int(value))
     return _PATTERNS.get(unit, "{:.3g} " + unit).format(value)

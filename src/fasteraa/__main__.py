@@ -1,0 +1,3 @@
+from fasteraa.cli import main
+
+main()

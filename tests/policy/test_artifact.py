@@ -1,0 +1,214 @@
+"""The frozen policy: round trips, hashes, damaged files, and life without torch."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import resources
+
+import jsonschema
+import pytest
+
+from fasteraa.errors import FasterAAError, PolicyError
+from fasteraa.ops import OPS, Span
+from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.policy.named import NAMES
+
+
+def every_op() -> Policy:
+    """A policy with each operation, ranges, signs, weights and spans."""
+    stages = [
+        (
+            Choice(row.name, 0.25, 0.123456789012 if row.span else None, 2.0),
+            Choice(row.name, 1.0, (0.1, 0.7) if row.span else None, sign="-" if row.signed else None),
+        )
+        for row in OPS.values()
+    ]
+    spans = {"rotate": Span(0, 135, "degree"), "translate_x": Span(0, 32, "px")}
+    return Policy((SubPolicy(tuple(stages), 3.0), SubPolicy(())), "all", spans, (1, 2, 3), (4, 5, 6), {"seed": 1})
+
+
+def schema():
+    return json.loads((resources.files("fasteraa.policy") / "schema.json").read_text())
+
+
+@pytest.mark.parametrize("policy", [every_op(), *map(Policy.named, NAMES)], ids=["every op", *NAMES])
+def test_round_trip(policy, tmp_path):
+    policy.save(tmp_path / "p.json")
+    again = Policy.load(tmp_path / "p.json")
+    assert again == policy
+    assert again.hash == policy.hash
+    assert again.provenance == policy.provenance
+    assert list(tmp_path.iterdir()) == [tmp_path / "p.json"]  # no partial file is left
+    jsonschema.validate(json.loads(policy.to_json()), schema())
+
+
+def test_hash_is_of_what_the_policy_does():
+    policy = every_op()
+    assert policy.hash == replace(policy, name="other", provenance={"seed": 2}).hash
+    changed = [
+        replace(policy, fill=(0, 0, 0)),
+        replace(policy, hole_fill=(0, 0, 0)),
+        replace(policy, spans={}),
+        replace(policy, sub_policies=policy.sub_policies[:1]),
+        replace(policy, sub_policies=(replace(policy.sub_policies[0], weight=2.0), policy.sub_policies[1])),
+    ]
+    assert len({policy.hash, *(p.hash for p in changed)}) == 6
+    # pinned: a change here breaks every file people have
+    assert Policy.named("cutout").hash == "sha256:f45fd048d399f54e36dbe0045dde1d1ad11470bab4012564e27abcb9dbea8cb9"
+
+
+def test_physical_values_stand_beside_unit_ones():
+    content = json.loads(every_op().to_json())
+    by_op = {stage[0]["op"]: stage for stage in content["sub_policies"][0]["stages"]}
+    assert by_op["rotate"][0]["value"] == pytest.approx(0.123456789 * 135)
+    assert by_op["rotate"][1] == {
+        "op": "rotate", "weight": 1.0, "probability": 1.0, "magnitude": [0.1, 0.7], "value": [13.5, 94.5],
+        "unit": "degree", "sign": "-",
+    }  # fmt: skip
+    assert by_op["invert"][0] == {"op": "invert", "weight": 2.0, "probability": 0.25}
+    assert by_op["solarize"][1]["value"] == [230.4, 76.8]
+
+
+def test_float32_magnitudes_survive():
+    import numpy as np
+
+    for number in np.random.default_rng(0).random(100, dtype=np.float32):
+        assert np.float32(Choice("rotate", 1.0, float(number)).magnitude) == number
+
+
+def test_ops_depth_and_discretize():
+    policy = every_op()
+    assert policy.ops == list(OPS)
+    assert policy.depth == 17
+    discrete = policy.discretize()
+    assert [len(stage) for stage in discrete.sub_policies[0].stages] == [1] * 17
+    assert discrete.sub_policies[0].stages[4][0] == Choice("rotate", 0.25, 0.123456789, 1.0)
+    assert Policy((SubPolicy(((Choice("invert", 0.0), Choice("flip", 1.0, weight=0)),)),)).ops == []
+
+
+def test_describe():
+    text = every_op().describe()
+    assert text.splitlines()[0].startswith("all: 2 sub-policies, up to 17 stages, sha256:")
+    assert "rotate(25%, ±16.7°)" in text
+    assert "rotate(100%, -13.5° to -94.5°)" in text
+    assert "(25%) leave the image alone" in text
+    assert "brightness(25%, x0.89 or x1.11)" in text
+    assert "posterize(25%, 7 bits)" in text
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Choice("rotat"), "unknown operation 'rotat': did you mean 'rotate'"),
+        (lambda: Choice("rotate", 1.0, 1.7), r"magnitude must be in \[0, 1\], got 1.7 for op 'rotate'"),
+        (lambda: Choice("rotate", 1.0, float("nan")), "magnitude must be"),
+        (lambda: Choice("rotate", 1.0, True), "magnitude must be"),
+        (lambda: Choice("rotate", 1.0), "got none for op 'rotate'"),
+        (lambda: Choice("rotate", -0.1, 0.5), r"probability must be in \[0, 1\], got -0.1"),
+        (lambda: Choice("rotate", float("nan"), 0.5), "probability must be"),
+        (lambda: Choice("rotate", 1.0, (0.6, 0.5)), r"\[low, high\], got \[0.6, 0.5\]"),
+        (lambda: Choice("rotate", 1.0, (0.6, 0.5, 0.4)), r"\[low, high\]"),
+        (lambda: Choice("rotate", 1.0, 0.5, sign="left"), "sign must be random or"),
+        (lambda: Choice("invert", 1.0, sign="+"), "no direction"),
+        (lambda: Choice("invert", 1.0, weight=-1), "weight must be"),
+        (lambda: Choice("invert", 1.0, weight=float("inf")), "weight must be"),
+        (lambda: SubPolicy(((),)), "stage 1 holds none"),
+        (lambda: SubPolicy(((Choice("invert", weight=0),),)), "stage 1 holds none"),
+        (lambda: Policy(()), "must hold a sub-policy"),
+        (lambda: Policy((SubPolicy((), 0.0),)), "must hold a sub-policy"),
+        (lambda: replace(every_op(), fill=(0, 0)), "fill must be three levels"),
+        (lambda: replace(every_op(), fill=(0, 0, 256)), "fill must be three levels"),
+        (lambda: replace(every_op(), spans={"rotate": Span(0, 9, "px")}), "unit degree, got 'px'"),
+        (lambda: replace(every_op(), spans={"rotate": Span(1, 9, "degree")}), "must start at 0"),
+        (lambda: replace(every_op(), spans={"rotate": Span(0, 0, "degree")}), "another finite value"),
+        (lambda: replace(every_op(), spans={"rotate": Span(0, float("nan"), "degree")}), "another finite value"),
+        (lambda: replace(every_op(), spans={"invert": Span(0, 1, "x")}), "has no magnitude"),
+        (lambda: Policy.named("autoaugment"), "unknown policy 'autoaugment': did you mean 'autoaugment-"),
+        (lambda: Policy.named("randaugment(2,14,3)"), "takes"),
+        (lambda: Policy.named("randaugment(0)"), "n >= 1"),
+        (lambda: Policy.named("randaugment(import os)"), "must be numbers"),
+        (lambda: Policy.load("/no/such/policy.json"), "could not be read: No such file"),
+    ],
+)
+def test_impossible_policies(make, message):
+    with pytest.raises(PolicyError, match=message):
+        make()
+
+
+def damage(**changes):
+    content = json.loads(every_op().to_json())
+    content.pop("hash")
+    for key, value in changes.items():
+        content.pop(key) if value is ... else content.update({key: value})
+    return json.dumps(content)
+
+
+def damaged_choice(**changes):
+    content = json.loads(every_op().to_json())
+    content.pop("hash")
+    content["sub_policies"][0]["stages"][4][0].update(changes)
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (every_op().to_json()[:300], "not a complete JSON"),
+        ("", "not a complete JSON"),
+        ("[" * 100_000, "not a complete JSON"),
+        ("[]", "must be an object, got list"),
+        ("{}", "'format' must be"),
+        (damage(version=2), "unknown version 2 of the policy format; choices: 1"),
+        (damage(version=...), "unknown version None"),
+        (damage(sub_policies=[]), "must hold a sub-policy"),
+        (damage(sub_policies=...), "'sub_policies' is missing"),
+        (damage(sub_policies={}), "must be a list, got dict"),
+        (damage(sub_policies=[{"stages": [[{"op": "rotate", "magnitude": 2}]]}]), r"\(sub-policy 1, stage 1\)"),
+        (damage(sub_policies=[{"stages": [[]]}]), r"holds none \(sub-policy 1\)"),
+        (damage(sub_policies=[{"stages": [[{"op": 3}]]}]), "must be the name"),
+        (damage(sub_policies=[{"stages": 3}]), "must be a list, got int"),
+        (damage(sub_polices=[]), "unknown key 'sub_polices' in a policy: did you mean 'sub_policies'"),
+        (damage(interpolation="bicubic"), "unknown interpolation 'bicubic'"),
+        (damage(fill="red"), "fill must be"),
+        (damage(spans={"rotate": {"at_one": 3}}), "'at_zero' is missing in the span of 'rotate'"),
+        (damage(spans={"rotate": {"at_zero": "0", "at_one": 3, "unit": "degree"}}), "must be a number"),
+        (damaged_choice(value=3.0), r"value 3.0 contradicts magnitude .* for op 'rotate' \(sub-policy 1, stage 5\)"),
+        (damaged_choice(unit="px"), "unit 'px' contradicts"),
+        (damaged_choice(probability="1"), "probability must be"),
+        (every_op().to_json().replace('"weight": 3.0', '"weight": 4.0'), "does not match its hash"),
+    ],
+)
+def test_damaged_files(text, message, tmp_path):
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(PolicyError, match=message):
+        Policy.load(tmp_path / "p.json")
+
+
+def test_any_cut_of_a_file_is_an_error():
+    text = every_op().to_json()
+    for end in range(0, len(text) - 2, 97):
+        with pytest.raises(FasterAAError):
+            Policy.from_json(text[:end])
+
+
+def test_unwritable(tmp_path):
+    with pytest.raises(PolicyError, match="could not be written"):
+        Policy.named("none").save(tmp_path / "no" / "such" / "folder.json")
+
+
+def test_schema_refuses_what_the_reader_refuses():
+    for text in (damage(version=2), damage(sub_policies=[]), damage(fill=[0]), damaged_choice(probability=2)):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(json.loads(text), schema())
+
+
+def test_loads_without_torch(tmp_path):
+    every_op().save(tmp_path / "p.json")
+    code = (
+        "import sys; sys.modules.update(torch=None, torchvision=None, numpy=None)\n"
+        "from fasteraa.policy import Policy\n"
+        f"p = Policy.load({str(tmp_path / 'p.json')!r}); print(p.hash); p.describe(); p.discretize().to_json()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == every_op().hash
