@@ -58,7 +58,12 @@ def test_fast_autoaugment_level_for_level(name):
         ]
         # factors such as 1.8 * x + 0.1 and 1 + 0.9 m may round to neighbouring floats: a level may go the other way
         gaps = [np.abs(one.astype(int) - wanted) for one in made]
-        near = [g.max() <= 1 and (g > 0).mean() < 0.01 if name in FAST and OPS[choice.op].family.name == "blend" else not g.any() for g in gaps]
+        near = [
+            g.max() <= 1 and (g > 0).mean() < 0.01
+            if name in FAST and OPS[choice.op].family.name == "blend"
+            else not g.any()
+            for g in gaps
+        ]
         assert any(near), (name, level)
         assert (len(signs) == 2) == (name[:5] in ("Shear", "Trans", "Rotat"))
 
@@ -173,7 +178,10 @@ def test_pba_lines_of_other_trials_are_dropped():
         (repr(["x", "y", 3, 3, FIRST, [1, 2]]), "must hold 60 numbers"),
         (repr(["x", "y", 3, 3, FIRST, [11] * 60]), r"in 0\.\.10"),
         (repr(["x", "y", 3, "3", FIRST, LATER]), "line 1 must be"),
-        (schedule_line("x", "y", 9, FIRST, LATER) + "\n" + schedule_line("z", "x", 3, LATER, FIRST), "must not decrease"),
+        (
+            schedule_line("x", "y", 9, FIRST, LATER) + "\n" + schedule_line("z", "x", 3, LATER, FIRST),
+            "must not decrease",
+        ),
     ],
 )
 def test_damaged_schedules(text, message):

@@ -95,7 +95,9 @@ def _each(transform: Callable[[Any], object], items: list[Any]) -> Work:
 def _photo(size: int, seed: int) -> Image.Image:
     """Smooth structure with some noise: neither the best nor the worst case of any operation."""
     rng = np.random.default_rng(seed)
-    coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize((size, size), Image.Resampling.BICUBIC)
+    coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize(
+        (size, size), Image.Resampling.BICUBIC
+    )
     noisy = np.asarray(coarse).astype(int) + rng.integers(-9, 10, (size, size, 3))
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
@@ -112,20 +114,25 @@ def _torchvision(pictures: list[Image.Image], tensors: list[torch.Tensor]) -> di
 
 def _timm(pictures: list[Image.Image]) -> dict[str, tuple[str, Work]]:
     try:
-        from timm.data.auto_augment import AugmentOp, AutoAugment
+        from timm.data import auto_augment
     except ImportError:
         return {}
     from torchvision.transforms import autoaugment as published
 
+    timm_op: Any = auto_augment.AugmentOp
+    timm_policy: Any = auto_augment.AutoAugment
     hparams = {"interpolation": Image.Resampling.NEAREST, "img_mean": (0, 0, 0)}
     names = {"Posterize": "PosterizeOriginal", "TranslateX": "TranslateXRel", "TranslateY": "TranslateYRel"}
     rows = published.AutoAugment(published.AutoAugmentPolicy.CIFAR10).policies
     # timm's levels run to 10 where torchvision's bins run to 9
     policy = [
-        [AugmentOp(names.get(name, name), p, 0 if level is None else level / 0.9, hparams=hparams) for name, p, level in s]
+        [
+            timm_op(names.get(name, name), p, 0 if level is None else level / 0.9, hparams=hparams)
+            for name, p, level in s
+        ]
         for s in rows
     ]
-    return {"timm, Pillow image": ("exact", _each(AutoAugment(policy), pictures))}
+    return {"timm, Pillow image": ("exact", _each(timm_policy(policy), pictures))}
 
 
 def _kornia(batch: torch.Tensor) -> dict[str, tuple[str, Work]]:

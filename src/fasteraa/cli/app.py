@@ -53,7 +53,9 @@ PolicyArgument = Annotated[str, typer.Argument(help="A policy file, or a name su
 
 
 @app.command("show")
-def show(policy: PolicyArgument, discrete: Annotated[bool, typer.Option(help="One operation per stage.")] = False) -> None:
+def show(
+    policy: PolicyArgument, discrete: Annotated[bool, typer.Option(help="One operation per stage.")] = False
+) -> None:
     """Print a policy in words."""
     from fasteraa.policy.find import find_policy
 

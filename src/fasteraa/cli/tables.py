@@ -10,7 +10,7 @@ OPS_COLUMNS = ("name", "family", "unit", "at 0", "at 1", "signed", "discrete", "
 def op_rows() -> list[tuple[str, ...]]:
     from fasteraa.ops import OPS
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row in OPS.values():
         span = row.span
         unit, zero, one = (span.unit, f"{span.at_zero:g}", f"{span.at_one:g}") if span else ("", "", "")

@@ -30,7 +30,7 @@ class Blend:
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
         start, end = op.rule(image.float(), replace(context, whole=True))
         # float32, one rounding per operation and truncation, as Pillow's C code does it
-        blended = (end - start).mul_(value.float().view(-1, 1, 1, 1)).add_(start)
+        blended: Tensor = (end - start).mul_(value.float().view(-1, 1, 1, 1)).add_(start)
         return blended.clamp_(0, 255).to(torch.uint8)
 
     def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:

@@ -47,7 +47,8 @@ class Erase:
         x = torch.arange(width, device=image.device)
         y = torch.arange(height, device=image.device)[:, None]
         within = (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
-        return within & (value > 0).view(-1, 1, 1, 1)
+        inside: Tensor = within & (value > 0).view(-1, 1, 1, 1)
+        return inside
 
 
 erase = Erase()

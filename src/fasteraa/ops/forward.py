@@ -137,7 +137,7 @@ def _with_hole(context: Context, image: Tensor) -> Context:
 
 
 def _per_image(number: Tensor | float, image: Tensor, row: Op, dtype: torch.dtype, low: float = 0.0) -> Tensor:
-    """A number or a tensor (B,) as a tensor (B,); numbers are checked, tensors on a device are not (that would wait)."""
+    """A number or a tensor (B,) as a tensor (B,); numbers are checked, tensors on a GPU are not (that would wait)."""
     what = "sign" if low < 0 else "magnitude"
     if isinstance(number, torch.Tensor):
         if number.ndim > 1 or (number.ndim == 1 and len(number) != len(image)):

@@ -14,7 +14,6 @@ from fasteraa.ops.warp import move_points, nearest, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
 
-
 _CACHED = 2**17  # pixels treated at once on a CPU: their temporaries stay in its cache
 
 
@@ -47,9 +46,7 @@ def apply_draw(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, pool: Tens
     return out
 
 
-def _apply_run(
-    policy: Policy, row: Op, images: Tensor, draw: Draw, k: int, index: Tensor, partners: Tensor
-) -> Tensor:
+def _apply_run(policy: Policy, row: Op, images: Tensor, draw: Draw, k: int, index: Tensor, partners: Tensor) -> Tensor:
     device = images.device
     index = index.to(draw.op.device)
     magnitude, sign = draw.magnitude[index, k].to(device), draw.sign[index, k].to(device)

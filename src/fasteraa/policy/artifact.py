@@ -348,7 +348,9 @@ def _read_choice(choice: Any, where: str) -> Choice:
     magnitude = choice.get("magnitude")
     arguments = {key: choice[key] for key in ("weight", "probability", "sign") if key in choice}
     try:
-        return Choice(choice["op"], magnitude=tuple(magnitude) if isinstance(magnitude, list) else magnitude, **arguments)
+        return Choice(
+            choice["op"], magnitude=tuple(magnitude) if isinstance(magnitude, list) else magnitude, **arguments
+        )
     except PolicyError as error:
         raise PolicyError(f"{error} ({where})") from error
 

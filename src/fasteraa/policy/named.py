@@ -129,9 +129,7 @@ def uniform(operation_count: int = 2, ops: Sequence[str] | None = None) -> Polic
     return Policy((SubPolicy((stage,) * operation_count),), "uniform")
 
 
-def random(
-    sub_policies: int = 10, operation_count: int = 2, seed: int = 0, ops: Sequence[str] | None = None
-) -> Policy:
+def random(sub_policies: int = 10, operation_count: int = 2, seed: int = 0, ops: Sequence[str] | None = None) -> Policy:
     """Where a search starts: a learnable policy with its random initial values."""
     import torch
 

@@ -32,7 +32,7 @@ def _is_image_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] in (1, 3)
 
 
-class PolicyTransform(v2.Transform):
+class PolicyTransform(v2.Transform):  # type: ignore[misc]
     """Draws a sub-policy for every sample and applies it: geometry to everything, colour to images alone.
 
     Takes Pillow images, uint8 tensors (C, H, W), batches (B, C, H, W) with a draw per image, numpy arrays (H, W, C),
@@ -74,7 +74,7 @@ class PolicyTransform(v2.Transform):
         return super().forward(*inputs)
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        counts = {_batch_size(value) for value in flat_inputs} - {None}
+        counts = {count for count in map(_batch_size, flat_inputs) if count is not None}
         if len(counts) > 1:
             raise ImageError(f"a sample must hold images or one batch, got batches of the sizes {sorted(counts)}")
         if counts:

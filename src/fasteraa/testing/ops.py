@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,11 +65,11 @@ def parity(
     return result
 
 
-def _parity_of(
-    row: Op, image: Image.Image, partner: Image.Image, magnitudes: int, device: str, spans: Spans
-) -> Parity:
+def _parity_of(row: Op, image: Image.Image, partner: Image.Image, magnitudes: int, device: str, spans: Spans) -> Parity:
     m, sign, hole = _settings(magnitudes)
-    context = Context(to_tensor(partner).expand(len(m), -1, -1, -1).to(device), hole.to(device), (9, 200, 30), (7, 1, 99))
+    context = Context(
+        to_tensor(partner).expand(len(m), -1, -1, -1).to(device), hole.to(device), (9, 200, 30), (7, 1, 99)
+    )
     batch = to_tensor(image).expand(len(m), -1, -1, -1).to(device)
     out = hard(row, batch, m.to(device), sign.to(device), context, spans).cpu()
     differing = 0
@@ -115,7 +116,7 @@ def check_strength_grows(row: Op) -> None:
         moved = [float((step.double() - image).abs().sum()) for step in steps]
         assert moved[0] == 0
         assert moved[-1] > moved[1] > 0
-        assert all(a <= b for a, b in zip(moved, moved[1:], strict=False)), (row.name, sign, moved)
+        assert all(a <= b for a, b in pairwise(moved)), (row.name, sign, moved)
 
 
 def check_batch_is_loop(row: Op) -> None:

@@ -1,0 +1,45 @@
+# make setup | test | check | demo | parity | mutate | docs
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.ready
+EXTRAS ?= dev
+.PHONY: setup test check parity mutate generate clean
+
+setup: $(STAMP)
+
+# uv where it is to be had, plain pip otherwise
+$(STAMP): pyproject.toml
+	@command -v uv >/dev/null 2>&1 || $(PYTHON) -m pip install --quiet uv >/dev/null 2>&1 || true
+	@if command -v uv >/dev/null 2>&1; then UV="uv"; elif $(PYTHON) -m uv --version >/dev/null 2>&1; then UV="$(PYTHON) -m uv"; else UV=""; fi; \
+	if [ -n "$$UV" ]; then \
+	  { [ -x $(BIN)/python ] || $$UV venv --quiet --python "$$(command -v $(PYTHON))" $(VENV); } && \
+	  $$UV pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'; \
+	else \
+	  { [ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); } && \
+	  $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'; \
+	fi
+	@touch $@
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# every operation against Pillow, pixel by pixel
+parity: $(STAMP)
+	$(BIN)/python -m fasteraa.testing.parity
+
+# break one line of operation arithmetic at a time; every break must turn a test red
+mutate: $(STAMP)
+	$(BIN)/python tools/mutate.py
+
+# rewrite what is generated from the code (the tests fail when it is stale)
+generate: $(STAMP)
+	$(BIN)/python tools/generate.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,86 @@
+"""The house: which room may import which, what is public, and that --help is quick because torch stays out."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fasteraa
+
+SOURCE = Path(fasteraa.__file__).parent
+# a room may import itself and the rooms before it
+ORDER = [
+    "_version", "_lazy", "errors", "images", "ops", "policy", "data", "nets", "search", "evaluate", "export", "report",
+    "reproduce", "bench", "testing", "cli",
+]  # fmt: skip
+
+
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports(path: Path):
+    """(module, is it at the top level) for every import in a file."""
+    tree = ast.parse(path.read_text())
+    top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            yield name, id(node) in top
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_arrows_point_down(path):
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    if parts[0] in ("__init__", "__main__"):
+        return
+    assert parts[0] in ORDER, f"{parts[0]} is no known room"
+    allowed = set(ORDER[: ORDER.index(parts[0]) + 1])
+    for module, _ in imports(path):
+        if module.startswith("fasteraa."):
+            assert room(module) in allowed, f"{path.name} imports {module} from a room above it"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_heavy_imports_stay_in_their_rooms(path):
+    where = path.relative_to(SOURCE).as_posix()
+    for module, top in imports(path):
+        base = module.split(".")[0]
+        if base == "triton":
+            assert where.startswith("ops/kernels/")
+        if where in ("policy/artifact.py", "policy/words.py", "errors.py"):
+            assert base not in ("torch", "torchvision", "numpy") or not top
+        if where.startswith("cli/") and top:
+            assert base not in ("torch", "torchvision", "numpy", "rich")
+
+
+def modules_after(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_help_does_not_wait_for_torch():
+    loaded = modules_after("import fasteraa.cli.app, fasteraa.ops, fasteraa")
+    assert not loaded & {"torch", "torchvision", "numpy", "rich"}
+
+
+def test_public_names():
+    assert sorted(fasteraa.__all__) == sorted(PUBLIC)
+    for name in fasteraa.__all__:
+        assert getattr(fasteraa, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = fasteraa.nothing
+
+
+PUBLIC = ["Choice", "FasterAAError", "Policy", "SoftPolicy", "Span", "SubPolicy", "__version__", "load", "ops"]
