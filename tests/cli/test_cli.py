@@ -1,0 +1,60 @@
+"""The command line as a person meets it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fasteraa.policy import Policy
+
+
+def fasteraa(*arguments, **options):
+    command = [sys.executable, "-m", "fasteraa", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def test_help_and_version():
+    done = fasteraa("--help")
+    assert done.returncode == 0
+    for command in ("ops", "show", "import", "bench"):
+        assert command in done.stdout
+    assert fasteraa("--version").stdout.strip() == "0.1.0"
+
+
+def test_ops_table():
+    done = fasteraa("ops")
+    assert done.returncode == 0
+    assert "sample_pairing" in done.stdout
+    assert fasteraa("ops", "--markdown").stdout.startswith("| name | family |")
+
+
+def test_show_and_import(tmp_path):
+    assert "sharpness(80%" in fasteraa("show", "autoaugment-cifar10").stdout
+    source = tmp_path / "found.txt"
+    source.write_text('[[["Rotate", 0.5, 0.75], ["Invert", 0.2, 0.1]]]')
+    done = fasteraa("import", source, "--out", tmp_path / "new" / "policy.json")
+    assert done.returncode == 0, done.stderr
+    assert Policy.load(tmp_path / "new" / "policy.json").ops == ["rotate", "invert"]
+    assert "rotate(50%, ±15.0°)" in fasteraa("show", tmp_path / "new").stdout  # a folder that holds policy.json
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "trivialaugment"], "did you mean 'trivialaugment-wide'"),
+        (["show", "missing.json"], "could not be read: No such file"),
+        (["import", "missing.txt", "--out", "x.json"], "could not be read"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_2(arguments, message, tmp_path):
+    done = fasteraa(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_wrong_arguments():
+    done = fasteraa("shwo")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

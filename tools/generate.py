@@ -1,0 +1,79 @@
+"""Rewrite the parts of the docs that are made from the code. `--check` only says whether they are stale."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def ops_table() -> str:
+    from fasteraa.cli.tables import OPS_COLUMNS, markdown_table, op_rows
+
+    return markdown_table(OPS_COLUMNS, op_rows())
+
+
+def cli_help() -> str:
+    """Every command with its arguments and options (in our own words, not in those of one version of Typer)."""
+    import typer
+
+    from fasteraa.cli.app import app
+
+    def pages(command: Any, path: str) -> list[str]:
+        lines = [f"## `{path}`", command.help.strip().split("\n\n")[0]]
+        parts = [row for parameter in command.params if (row := _parameter(parameter))]
+        if parts:
+            lines.append("\n".join(parts))
+        found = ["\n\n".join(lines)]
+        for name, sub in sorted(getattr(command, "commands", {}).items()):
+            found += pages(sub, f"{path} {name}")
+        return found
+
+    return "\n\n".join(pages(typer.main.get_command(app), "fasteraa"))
+
+
+def _parameter(parameter: Any) -> str | None:
+    if "--help" in parameter.opts:
+        return None
+    if parameter.param_type_name == "argument":
+        name = parameter.name.upper()
+        names = name if parameter.required else f"[{name}]"
+    else:
+        names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    default = parameter.default
+    shown = f" (default: {default})" if default not in (None, False, ()) and not callable(default) else ""
+    return f"- `{names}`: {parameter.help}{shown}"
+
+
+MADE: dict[str, Callable[[], str]] = {"ops-table": ops_table, "cli-help": cli_help}
+
+
+def refreshed(text: str) -> str:
+    """The text with everything between `<!-- made: NAME -->` and `<!-- end -->` made anew."""
+
+    def make(match: re.Match[str]) -> str:
+        return f"<!-- made: {match[1]} -->\n{MADE[match[1]]()}\n<!-- end -->"
+
+    return re.sub(r"<!-- made: ([\w-]+) -->\n.*?<!-- end -->", make, text, flags=re.DOTALL)
+
+
+def stale(write: bool) -> list[Path]:
+    found = []
+    for path in sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]):
+        old = path.read_text(encoding="utf-8")
+        new = refreshed(old)
+        if new != old:
+            found.append(path)
+            if write:
+                path.write_text(new, encoding="utf-8")
+    return found
+
+
+if __name__ == "__main__":
+    check = "--check" in sys.argv
+    for path in stale(write=not check):
+        print(("stale: " if check else "rewritten: ") + str(path.relative_to(ROOT)))
