@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fasteraa._version import __version__
+from fasteraa.search.config import FIELDS
 
 app = typer.Typer(
     name="fasteraa",
@@ -17,8 +18,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+data_app = typer.Typer(help="Look at data before searching on it.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Measure speed, side by side with other libraries.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+
+
+def about(setting: str) -> str:
+    """The help of a setting, from the config that owns it."""
+    return str(FIELDS[setting].metadata["about"])
 
 
 def _version(wanted: bool) -> None:
@@ -47,6 +55,116 @@ def list_ops(
         typer.echo(markdown_table(OPS_COLUMNS, op_rows()))
     else:
         print_table("Operations", OPS_COLUMNS, op_rows())
+
+
+SourceArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="A folder of class folders, a .csv/.jsonl/.parquet manifest, a named set such as cifar10, an .npz file, "
+        "hf:NAME, shards/{000..003}.tar; the embedded sample if left out.",
+        show_default=False,
+    ),
+]
+DataRoot = Annotated[Path | None, typer.Option(help="Where named sets lie (default: $FASTERAA_DATA_ROOT, ./data).")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings from a TOML file; flags override them.")]
+Recipe = Annotated[bool, typer.Option(help="The paper's number of images for cifar10, cifar100, svhn or imagenet.")]
+# the settings that have a flag; the others are set in a TOML file or with --set
+Seed = Annotated[int | None, typer.Option(help=about("seed"), show_default="0")]
+Epochs = Annotated[int | None, typer.Option(help=about("epochs"), show_default="20")]
+BatchSize = Annotated[int | None, typer.Option(help=about("batch_size"), show_default="128")]
+Subset = Annotated[int | None, typer.Option(help=about("subset"))]
+Size = Annotated[int | None, typer.Option(help=about("size"))]
+Ops = Annotated[str | None, typer.Option(help=about("ops") + " Names with commas between.")]
+SubPolicies = Annotated[int | None, typer.Option(help=about("sub_policies"), show_default="10")]
+OperationCount = Annotated[int | None, typer.Option(help=about("operation_count"), show_default="2")]
+Backbone = Annotated[str | None, typer.Option(help=about("backbone"), show_default="auto")]
+Flip = Annotated[bool | None, typer.Option(help=about("flip"), show_default="flip")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as NAME=VALUE (see fasteraa config).")]
+
+
+@app.command("search")
+def search_command(
+    source: SourceArgument = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/search"),
+    config: ConfigFile = None,
+    seed: Seed = None,
+    epochs: Epochs = None,
+    subset: Subset = None,
+    recipe: Recipe = False,
+    size: Size = None,
+    ops: Ops = None,
+    sub_policies: SubPolicies = None,
+    operation_count: OperationCount = None,
+    batch_size: BatchSize = None,
+    backbone: Backbone = None,
+    flip: Flip = None,
+    set_: Set = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    data_root: DataRoot = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    max_minutes: Annotated[float | None, typer.Option(help="End early, with a valid policy.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+) -> None:
+    """Find a policy for your images."""
+    from fasteraa.cli.search import run_search
+
+    flags = _flags(locals())
+    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, tensorboard)
+
+
+@app.command("config")
+def config_command(
+    config: ConfigFile = None,
+    seed: Seed = None,
+    epochs: Epochs = None,
+    subset: Subset = None,
+    size: Size = None,
+    ops: Ops = None,
+    sub_policies: SubPolicies = None,
+    operation_count: OperationCount = None,
+    batch_size: BatchSize = None,
+    backbone: Backbone = None,
+    flip: Flip = None,
+    set_: Set = None,
+) -> None:
+    """Print the effective settings of a search as TOML."""
+    from fasteraa.cli.search import effective_config
+    from fasteraa.search.config import to_toml
+
+    typer.echo(to_toml(effective_config(_flags(locals()), config, None)), nl=False)
+
+
+def _flags(given: dict[str, Any]) -> dict[str, Any]:
+    """The flags that stand for settings of a search, as given on the command line."""
+    names = ("seed", "epochs", "subset", "size", "ops", "sub_policies", "operation_count", "batch_size", "backbone")
+    return {name: given[name] for name in (*names, "flip", "set_") if given[name] is not None}
+
+
+@app.command("preview")
+def preview(
+    source: SourceArgument = None,
+    policy: Annotated[str, typer.Option("--policy", "-p", help="A policy file, a run folder, or a name.")] = "uniform",
+    out: Annotated[Path, typer.Option("--out", "-o", help="The picture to write.")] = Path("sheet.png"),
+    size: Size = None,
+    columns: Annotated[int, typer.Option(min=1, help="Images shown of each sub-policy.")] = 6,
+    seed: Annotated[int, typer.Option(min=0, help="Which images, and all draws.")] = 0,
+    data_root: DataRoot = None,
+) -> None:
+    """Draw originals and augmented images side by side, a row for each sub-policy."""
+    from fasteraa.cli.search import write_preview
+
+    write_preview(source, policy, out, size, columns, seed, data_root)
+    typer.echo(str(out))
+
+
+@data_app.command("check")
+def data_check(source: SourceArgument = None, data_root: DataRoot = None) -> None:
+    """Count images, classes, sizes, modes, duplicates and broken files."""
+    from fasteraa.data import check
+
+    report = check(source, data_root=data_root)
+    for line in report.lines():
+        typer.echo(line)
 
 
 PolicyArgument = Annotated[str, typer.Argument(help="A policy file, or a name such as 'trivialaugment-wide'.")]

@@ -23,13 +23,14 @@ def describe(policy: Policy) -> str:
     total = sum(sub.weight for sub in policy.sub_policies)
     head = f"{policy.name}: {len(policy.sub_policies)} sub-policies, up to {policy.depth} stages, {policy.hash[:19]}"
     lines = [
-        f"{number:3d}. ({sub.weight / total:.0%}) {_sub_policy(policy, sub)}"
+        f"{number:3d}. ({sub.weight / total:.0%}) {describe_sub_policy(policy, sub)}"
         for number, sub in enumerate(policy.sub_policies, 1)
     ]
     return "\n".join([head, *lines])
 
 
-def _sub_policy(policy: Policy, sub: SubPolicy) -> str:
+def describe_sub_policy(policy: Policy, sub: SubPolicy) -> str:
+    """`rotate(80%, ±12.0°), then [62% solarize(...) | 38% invert(...)]`."""
     return ", then ".join(_stage(policy, stage) for stage in sub.stages) or "leave the image alone"
 
 

@@ -1,0 +1,110 @@
+"""What `fasteraa search`, `config` and `preview` do between parsing and printing."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fasteraa.errors import ConfigError
+from fasteraa.search.config import SearchConfig, make_config, read_config
+
+
+def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str | None) -> SearchConfig:
+    """Defaults, then the paper's recipe, then the TOML file, then flags."""
+    settings: dict[str, Any] = {}
+    if recipe is not None:
+        from fasteraa.data import recipe_for
+
+        found = recipe_for(recipe)
+        settings |= {"subset": found.subset, "size": found.size}
+    if config is not None:
+        settings |= read_config(config)
+    for name, value in flags.items():
+        if name == "set_":
+            settings |= dict(_assignment(text) for text in value)
+        else:
+            settings[name] = [part.strip() for part in value.split(",")] if name == "ops" else value
+    return make_config(settings, "the command line" if config is None else str(config))
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """`learning_rate=0.002`; the value is TOML, or a plain word."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--set takes NAME=VALUE, got {text!r}")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()
+
+
+def run_search(
+    source: str | None,
+    out: Path,
+    flags: Mapping[str, Any],
+    config: Path | None,
+    recipe: bool,
+    device: str,
+    data_root: Path | None,
+    resume: bool,
+    max_minutes: float | None,
+    tensorboard: bool,
+) -> None:
+    settings = effective_config(flags, config, (source or "sample") if recipe else None)
+    from fasteraa.report.preview import draw_sheet
+    from fasteraa.report.summary import summarise
+    from fasteraa.search.folder import RunFolder
+    from fasteraa.search.progress import for_this_terminal
+    from fasteraa.search.run import search
+    from fasteraa.search.trackers import with_tensorboard
+
+    progress = for_this_terminal()
+    result = search(
+        source,
+        settings,
+        out=out,
+        resume=resume,
+        device=device,
+        data_root=data_root,
+        max_minutes=max_minutes,
+        progress=with_tensorboard(progress, out) if tensorboard else progress,
+    )
+    folder = RunFolder(out)
+    summary = summarise(result.start, result.policy)
+    folder.write(folder.summary, summary + "\n")
+    with folder.replacing(folder.preview) as partial:
+        draw_sheet(result.policy, result.data.images[:64]).save(partial)
+    if not result.finished:
+        summary += f"\n\nended early, after {len(result.epochs)} of {settings.epochs} epochs (--resume goes on)"
+    typer.echo(f"\n{summary}\n\n{_use(folder)}")
+
+
+def _use(folder: Any) -> str:
+    return (
+        f"policy:  {folder.policy}\npreview: {folder.preview}\nsummary: {folder.summary}\n\nUse it:\n\n"
+        "    import fasteraa\n"
+        f"    policy = fasteraa.load({str(folder.policy)!r})\n"
+        "    transform = policy.transform()   # for Pillow images, uint8 tensors, masks, boxes; or policy(batch)"
+    )
+
+
+def write_preview(
+    source: str | None, policy: str, out: Path, size: int | None, columns: int, seed: int, data_root: Path | None
+) -> None:
+    from fasteraa.data import load
+    from fasteraa.errors import DataError
+    from fasteraa.policy.find import find_policy
+    from fasteraa.report.preview import draw_sheet
+
+    found = find_policy(policy)
+    data = load(source, size=size, data_root=data_root, seed=seed)
+    shown = data.subset(max(columns, min(len(data), 64)), seed) if len(data) > 64 else data
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        draw_sheet(found, shown.images, columns, seed=seed).save(out)
+    except (OSError, ValueError) as error:
+        raise DataError(f"the picture {str(out)!r} could not be written: {error}") from error

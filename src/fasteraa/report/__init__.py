@@ -1,0 +1,1 @@
+"""What a policy does, to look at: preview sheets and summaries."""

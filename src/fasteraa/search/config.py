@@ -1,0 +1,162 @@
+"""The settings of a search. Every default is the paper's; a TOML file and the command line override them by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fasteraa.errors import ConfigError, choices_hint
+from fasteraa.ops import Span
+
+
+def _setting(default: Any, about: str) -> Any:
+    return field(default=default, metadata={"about": about})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """What a search does. `about` of each field is its help on the command line."""
+
+    seed: int = _setting(0, "Of everything random: the subset, the start, the order, all draws.")
+    epochs: int = _setting(20, "Passes over the images.")
+    batch_size: int = _setting(128, "Images of a step: half are augmented, half stay as they are.")
+    subset: int | None = _setting(None, "Search on so many images, evenly over the classes (default: all).")
+    size: int | None = _setting(None, "Image side during the search (default: by the images).")
+    ops: tuple[str, ...] | None = _setting(None, "The operations to search over (default: all).")
+    spans: Mapping[str, Span] = field(default_factory=dict, metadata={"about": "Operations with another span."})
+    sub_policies: int = _setting(10, "L, the number of sub-policies.")
+    operation_count: int = _setting(2, "K, the number of stages of a sub-policy.")
+    chunk_size: int = _setting(1, "Images that share a draw of the sub-policy (the paper: 8, on ImageNet 16).")
+    choice_temperature: float = _setting(0.05, "eta of the softmax over operations.")
+    gate_temperature: float = _setting(0.05, "lambda of the relaxed Bernoulli gates.")
+    backbone: str = _setting("auto", "The critic's network: auto, wrn-40-2, resnet-50, small, or timm:NAME.")
+    learning_rate: float = _setting(1e-3, "Of Adam, for policy and critic alike.")
+    beta1: float = _setting(0.0, "Adam's first coefficient.")
+    beta2: float = _setting(0.999, "Adam's second coefficient.")
+    penalty: float = _setting(10.0, "The coefficient of the gradient penalty.")
+    class_weight: float = _setting(0.1, "epsilon, the coefficient of the classification loss.")
+    crop: float = _setting(0.125, "Baseline random crop: zero padding as a share of the side (CIFAR: 4 of 32).")
+    flip: bool = _setting(True, "Baseline random horizontal flip; switch it off for text and digits.")
+    fill: tuple[int, int, int] = _setting((0, 0, 0), "What geometry brings in from outside the image.")
+    broken_budget: float = _setting(0.01, "The share of unreadable images that is skipped.")
+
+    def __post_init__(self) -> None:
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        for name in _POSITIVE:
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be a positive number, got {getattr(self, name)}")
+        for name in _SHARES:
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.batch_size % 2:
+            raise ConfigError(f"batch_size must be even (half of a batch is augmented), got {self.batch_size}")
+
+
+_AT_LEAST = {
+    "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "size": 8, "sub_policies": 1, "operation_count": 1,
+    "chunk_size": 1, "penalty": 0, "class_weight": 0,
+}  # fmt: skip
+_POSITIVE = ("choice_temperature", "gate_temperature", "learning_rate")
+_SHARES = ("beta1", "beta2", "crop", "broken_budget")
+FIELDS = {each.name: each for each in dataclasses.fields(SearchConfig)}
+
+
+def make_config(settings: Mapping[str, Any], where: str = "the settings") -> SearchConfig:
+    """A config from plain values (TOML, JSON, flags); unknown names and wrong types are errors."""
+    return SearchConfig(**{name: _converted(name, value, where) for name, value in settings.items()})
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file, at the top level or under [search]."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"the config {str(path)!r} could not be read: {reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the config {str(path)!r} is not valid TOML: {error}") from error
+    settings = content.get("search", content)
+    make_config(settings, f"{str(path)!r}")
+    return dict(settings)
+
+
+def to_settings(config: SearchConfig) -> dict[str, Any]:
+    """Plain values, as TOML and JSON hold them; settings that are None are left out."""
+    settings = dataclasses.asdict(config)
+    settings["spans"] = {name: dataclasses.asdict(span) for name, span in config.spans.items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+        if value is not None
+    }
+
+
+def to_toml(config: SearchConfig) -> str:
+    """The effective config, with what each setting means; settings without a value stand as comments."""
+    settings = to_settings(config)
+    lines = ["[search]"]
+    for name, each in FIELDS.items():
+        if name == "spans":
+            continue
+        lines.append(f"# {each.metadata['about']}")
+        lines.append(f"{name} = {_toml(settings[name])}" if name in settings else f"# {name} =")
+    for op, span in config.spans.items():
+        lines.append(f"[search.spans.{op}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in dataclasses.asdict(span).items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return repr(value)
+
+
+def _converted(name: str, value: Any, where: str) -> Any:
+    if name not in FIELDS:
+        raise ConfigError(f"unknown setting {name!r} in {where}: {choices_hint(name, FIELDS)}")
+    if name == "spans":
+        return _spans(value, where)
+    kinds = _kinds(typing.get_type_hints(SearchConfig)[name])
+    if isinstance(value, list | tuple) and tuple in kinds:
+        return tuple(value)
+    if isinstance(value, int) and not isinstance(value, bool) and float in kinds:
+        return float(value)
+    if type(value) not in kinds:
+        wanted = " or ".join(kind.__name__ for kind in kinds if kind is not types.NoneType)
+        raise ConfigError(f"{name} must be {wanted}, got {value!r} in {where}")
+    return value
+
+
+def _kinds(hint: Any) -> set[type]:
+    """`int | None` -> {int, NoneType}; `tuple[str, ...]` -> {tuple}."""
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return {typing.get_origin(part) or part for part in parts}
+
+
+def _spans(value: Any, where: str) -> dict[str, Span]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"spans must be a table, got {value!r} in {where}")
+    spans = {}
+    for op, span in value.items():
+        if isinstance(span, Span):
+            spans[op] = span
+        elif isinstance(span, Mapping) and set(span) == {"at_zero", "at_one", "unit"}:
+            spans[op] = Span(**span)
+        else:
+            raise ConfigError(f"the span of {op!r} must have at_zero, at_one and unit, got {span!r} in {where}")
+    return spans

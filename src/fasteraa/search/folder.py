@@ -1,0 +1,106 @@
+"""The run folder: what a search leaves behind, written so that a crash at any moment leaves it readable."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fasteraa.errors import RunError
+from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
+
+
+class RunFolder:
+    """config.toml, metrics.jsonl, checkpoint.pt, start.json, policy.json, preview.png, summary.txt, broken.jsonl."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config = path / "config.toml"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoint = path / "checkpoint.pt"
+        self.start = path / "start.json"
+        self.policy = path / "policy.json"
+        self.preview = path / "preview.png"
+        self.summary = path / "summary.txt"
+        self.broken = path / "broken.jsonl"
+
+    def open_new(self, config: SearchConfig) -> None:
+        """Make the folder and see that it can be written, before any work is done."""
+        if self.config.exists() or self.checkpoint.exists():
+            raise RunError(
+                f"the folder {str(self.path)!r} holds a run already: add --resume to go on with it, or choose another"
+            )
+        with named_trouble(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write(self.config, to_toml(config))
+
+    def open_old(self, config: SearchConfig) -> None:
+        """The run in the folder must have been started with the same settings (more epochs are welcome)."""
+        if not self.config.exists():
+            raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
+        old = vars(make_config(read_config(self.config)))
+        for name, value in vars(config).items():
+            if old[name] != value and name != "epochs":
+                raise RunError(
+                    f"the run in {str(self.path)!r} was started with {name} = {old[name]!r}, now it is {value!r}: "
+                    "resume it with its own settings, or start another"
+                )
+
+    def write(self, path: Path, content: str | bytes) -> None:
+        """All of it or nothing."""
+        with self.replacing(path) as partial:
+            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    @contextmanager
+    def replacing(self, path: Path) -> Iterator[Path]:
+        """A partial file to write to; it takes the place of `path` once it is whole and on disk."""
+        partial = path.with_name(f".{path.name}.partial{path.suffix}")
+        with named_trouble(path):
+            try:
+                yield partial
+                with partial.open("rb+") as file:
+                    os.fsync(file.fileno())
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        with self.replacing(self.checkpoint) as partial:
+            try:
+                torch.save(state, partial)
+            except RuntimeError as error:  # torch says so when a disk is full
+                raise OSError(28, f"the checkpoint could not be written ({error})") from error
+
+    def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
+        """Tensors and plain values alone: nothing in the file is executed."""
+        if not self.checkpoint.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(self.checkpoint, map_location=device, weights_only=True)
+        except Exception as error:
+            raise RunError(f"the checkpoint {str(self.checkpoint)!r} could not be read: {error}") from error
+        return state
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        with named_trouble(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def cut_metrics(self, epochs: int) -> None:
+        """Forget epochs that the checkpoint does not know: they are about to be run again."""
+        if self.metrics.exists():
+            kept = [line for line in self.metrics.read_text().splitlines() if json.loads(line)["epoch"] <= epochs]
+            self.write(self.metrics, "".join(line + "\n" for line in kept))
+
+
+@contextmanager
+def named_trouble(path: Path) -> Iterator[None]:
+    """A full disk or a folder that cannot be written becomes one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{str(path)!r} could not be written: {error.strerror or error}") from error

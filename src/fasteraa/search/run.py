@@ -1,0 +1,337 @@
+"""Algorithm 2: the search, from images to a policy. The loop is the only thing that changes state."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from fasteraa._version import __version__
+from fasteraa.data import ImageSet, load
+from fasteraa.errors import ConfigError, RunError
+from fasteraa.nets import Critic, build
+from fasteraa.policy.artifact import Policy
+from fasteraa.policy.soft import SoftPolicy
+from fasteraa.search.config import SearchConfig, to_settings
+from fasteraa.search.folder import RunFolder
+from fasteraa.search.progress import Epoch, Progress, Silent
+from fasteraa.search.step import METRICS, Normalise, Step
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    policy: Policy
+    start: Policy  # where the search began
+    epochs: list[Epoch]
+    finished: bool  # False if a time limit or a signal ended it early
+    data: ImageSet
+    folder: Path | None
+
+
+def search(
+    source: Any = None,
+    config: SearchConfig | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    max_minutes: float | None = None,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Find a policy for labelled images by backpropagation.
+
+    `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
+    Dataset); None is the embedded sample. With `out`, config, metrics, checkpoints and the policy are kept in that
+    folder, and `resume` goes on with a run found there. `max_minutes` ends the search early with a valid policy.
+    """
+    config, progress = config or SearchConfig(), progress or Silent()
+    folder = RunFolder(Path(out)) if out is not None else None
+    if folder is not None:
+        folder.open_old(config) if resume else folder.open_new(config)
+    elif resume:
+        raise ConfigError("resume needs the folder of the run: out=...")
+    data = source if isinstance(source, ImageSet) else _load(source, config, data_root)
+    run = Run(data, config, find_device(device), folder, progress)
+    if folder is not None:
+        run.describe_data()
+        if resume:
+            run.load()
+        else:
+            run.start.save(folder.start)
+    return run.go(max_minutes)
+
+
+def find_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"unknown device {name!r}; choices: auto, cpu, cuda, cuda:0, ...") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r} was asked for, but torch sees no CUDA device; use --device cpu")
+    return device
+
+
+def _load(source: Any, config: SearchConfig, data_root: str | Path | None) -> ImageSet:
+    return load(
+        source,
+        size=config.size,
+        subset=config.subset,
+        seed=config.seed,
+        data_root=data_root,
+        broken_budget=config.broken_budget,
+    )
+
+
+def choose_backbone(name: str, side: int, device: torch.device) -> str:
+    """`auto`: the paper's WRN-40-2, ResNet-50 for images above 64 pixels, and a small network on a CPU."""
+    if name != "auto":
+        return name
+    if device.type == "cpu":
+        return "small"
+    return "wrn-40-2" if side <= 64 else "resnet-50"
+
+
+class Run:
+    """Everything a search changes, and the loop that changes it."""
+
+    def __init__(
+        self, data: ImageSet, config: SearchConfig, device: torch.device, folder: RunFolder | None, progress: Progress
+    ):
+        if len(data) < config.batch_size:
+            raise ConfigError(
+                f"a step needs batch_size = {config.batch_size} images, {data.name!r} has {len(data)}: "
+                "lower --batch-size"
+            )
+        self.data, self.config, self.device, self.folder, self.progress = data, config, device, folder, progress
+        self.backbone = choose_backbone(config.backbone, min(data.size), device)
+        self.generator = Generator(device).manual_seed(config.seed)
+        self.policy = SoftPolicy(
+            config.sub_policies,
+            config.operation_count,
+            config.ops,
+            choice_temperature=config.choice_temperature,
+            gate_temperature=config.gate_temperature,
+            chunk_size=config.chunk_size,
+            spans=config.spans,
+            fill=config.fill,
+            generator=Generator().manual_seed(config.seed),
+        )
+        self.start = self.policy.freeze("start", {"seed": config.seed})
+        self.policy = self.policy.to(device)
+        with _seeded(config.seed):
+            backbone = build(self.backbone, len(data.classes), min(data.size))
+            critic = Critic(backbone, len(data.classes)).to(device)
+        self.images, self.labels = data.images.to(device), data.labels.to(device)
+        self.step = Step(critic, self.policy, Normalise.of(self.images), config)
+        self.steps_per_epoch = len(data) // config.batch_size
+        self.order = torch.empty(0, dtype=torch.int64, device=device)
+        self.epoch, self.step_of_epoch, self.seconds = 0, 0, 0.0
+        self.sums = torch.zeros(len(METRICS), device=device)
+        self.epochs: list[Epoch] = []
+        self.trajectory = [self._parameters()]
+
+    # --- the loop ----------------------------------------------------------------------------------------------
+
+    def go(self, max_minutes: float | None = None) -> SearchResult:
+        """Algorithm 2: while not converged, sample a pair of batches, augment, measure, update."""
+        end = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+        done = self.epoch * self.steps_per_epoch + self.step_of_epoch
+        self.progress.start(self.config.epochs, self.steps_per_epoch, done)
+        began = time.monotonic() - self.seconds
+        try:
+            with _signals() as caught, _memory_advice():
+                while self.epoch < self.config.epochs and not caught and time.monotonic() < end:
+                    self._one_step()
+                    self.seconds = time.monotonic() - began
+                    self.progress.step()
+                    if self.step_of_epoch == self.steps_per_epoch:
+                        self._end_epoch()
+        finally:
+            self.progress.stop()
+        return self._end(caught)
+
+    def _one_step(self) -> None:
+        if self.step_of_epoch == 0:
+            self.order = torch.randperm(len(self.labels), generator=self.generator, device=self.device)
+        first = self.step_of_epoch * self.config.batch_size
+        pair = self.order[first : first + self.config.batch_size]  # B' and B, one after the other
+        self.sums += self.step(self.images[pair], self.labels[pair], self.generator)
+        self.step_of_epoch += 1
+
+    def _end_epoch(self) -> None:
+        means = (self.sums / self.steps_per_epoch).tolist()  # the only wait for the device in an epoch
+        now = self._parameters()
+        if not all(map(math.isfinite, means)) or not bool(torch.isfinite(now).all()):
+            kept = f" The last good state (epoch {self.epoch}) is in {str(self.folder.path)!r}." if self.folder else ""
+            raise RunError(
+                f"a loss was not finite in epoch {self.epoch + 1}.{kept} Try a lower learning_rate, or a larger "
+                "batch_size"
+            )
+        self.epoch, self.step_of_epoch = self.epoch + 1, 0
+        self.sums.zero_()
+        change, from_start = (float((now - then).abs().mean()) for then in (self.trajectory[-1], self.trajectory[0]))
+        self.trajectory.append(now)
+        measured = dict(zip(METRICS, means, strict=True))
+        row = Epoch(epoch=self.epoch, change=change, from_start=from_start, seconds=self.seconds, **measured)
+        self.epochs.append(row)
+        self.progress.epoch(row)
+        if self.folder is not None:
+            self.folder.append_metrics(asdict(row))
+            self.save()
+
+    def _end(self, caught: list[str]) -> SearchResult:
+        finished = self.epoch >= self.config.epochs
+        policy = self.policy.freeze(f"found on {self.data.name}", self.provenance(finished))
+        if self.folder is not None:
+            if caught:
+                self.save()
+                raise RunError(
+                    f"stopped by {caught[0]} in epoch {self.epoch + 1}; everything is saved in "
+                    f"{str(self.folder.path)!r}: add --resume to go on"
+                )
+            policy.save(self.folder.policy)
+        elif caught:
+            raise KeyboardInterrupt
+        folder = None if self.folder is None else self.folder.path
+        return SearchResult(policy, self.start, self.epochs, finished, self.data, folder)
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    def _parameters(self) -> Tensor:
+        """(3, L, K, N) on the CPU: choice, probability, magnitude."""
+        parameters = (self.policy.choice, self.policy.probability, self.policy.magnitude)
+        return torch.stack([parameter.detach().cpu().clone() for parameter in parameters])
+
+    def save(self) -> None:
+        assert self.folder is not None
+        self.folder.save_checkpoint(
+            {
+                "critic": self.step.critic.state_dict(),
+                "policy": self.policy.state_dict(),
+                "critic_optimiser": self.step.critic_optimiser.state_dict(),
+                "policy_optimiser": self.step.policy_optimiser.state_dict(),
+                "generator": self.generator.get_state(),
+                "order": self.order,
+                "epoch": self.epoch,
+                "step_of_epoch": self.step_of_epoch,
+                "sums": self.sums,
+                "seconds": self.seconds,
+                "epochs": [asdict(row) for row in self.epochs],
+                "trajectory": torch.stack(self.trajectory),
+                "data": self.data.fingerprint,
+                "backbone": self.backbone,
+            }
+        )
+
+    def load(self) -> None:
+        """Go on where the checkpoint stands; a run that never got to one starts anew."""
+        assert self.folder is not None
+        state = self.folder.load_checkpoint(self.device)
+        if state is None:
+            self.start.save(self.folder.start)
+            return
+        for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
+            if state[what] != mine:
+                raise RunError(f"the run in {str(self.folder.path)!r} had other {what}: {state[what]}, now {mine}")
+        self.step.critic.load_state_dict(state["critic"])
+        self.policy.load_state_dict(state["policy"])
+        self.step.critic_optimiser.load_state_dict(state["critic_optimiser"])
+        self.step.policy_optimiser.load_state_dict(state["policy_optimiser"])
+        self.generator.set_state(state["generator"].cpu())
+        self.order, self.sums = state["order"], state["sums"]
+        self.epoch, self.step_of_epoch, self.seconds = state["epoch"], state["step_of_epoch"], state["seconds"]
+        self.epochs = [Epoch(**row) for row in state["epochs"]]
+        self.trajectory = list(state["trajectory"].cpu())
+        self.folder.cut_metrics(self.epoch)
+        self.progress.say(f"resuming at epoch {self.epoch + 1}")
+
+    def describe_data(self) -> None:
+        assert self.folder is not None
+        height, width = self.data.size
+        self.progress.say(
+            f"{self.data.name}: {len(self.data)} images of {len(self.data.classes)} classes at {height}x{width}, "
+            f"critic {self.backbone} on {self.device}"
+        )
+        if self.data.broken:
+            self.progress.say(f"{len(self.data.broken)} images could not be read: see {str(self.folder.broken)!r}")
+            lines = (json.dumps({"path": each.path, "reason": each.reason}) + "\n" for each in self.data.broken)
+            self.folder.write(self.folder.broken, "".join(lines))
+
+    def provenance(self, finished: bool) -> dict[str, Any]:
+        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine() + " CPU"
+        return {
+            "method": "Faster AutoAugment",
+            "data": {
+                "name": self.data.name,
+                "images": len(self.data),
+                "classes": len(self.data.classes),
+                "size": list(self.data.size),
+                "fingerprint": self.data.fingerprint,
+            },
+            "config": to_settings(self.config),
+            "backbone": self.backbone,
+            "epochs": self.epoch,
+            "finished": finished,
+            "seconds": round(self.seconds, 2),
+            "device": device,
+            "versions": {"fasteraa": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Initial weights from the seed, without disturbing the caller's generator."""
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+@contextmanager
+def _signals() -> Iterator[list[str]]:
+    """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one gets through."""
+    caught: list[str] = []
+    previous: dict[int, Any] = {}
+
+    def note(number: int, frame: Any) -> None:
+        caught.append(signal.Signals(number).name)
+        signal.signal(number, previous[number])
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.getsignal(number)
+            signal.signal(number, note)
+    except ValueError:  # not the main thread: its owner handles signals
+        pass
+    try:
+        yield caught
+    finally:
+        for each, handler in previous.items():
+            if signal.getsignal(each) is note:
+                signal.signal(each, handler)
+
+
+@contextmanager
+def _memory_advice() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            "the GPU ran out of memory: lower --batch-size, --size or the backbone, or add --resume to go on from the "
+            "last checkpoint with the memory of another program freed"
+        ) from error

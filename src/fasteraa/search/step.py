@@ -1,0 +1,106 @@
+"""One step of Algorithm 2: a pair of batches, one update of the critic, one update of the policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+from torch.optim import Adam
+
+from fasteraa.nets import Critic
+from fasteraa.policy.soft import SoftPolicy
+from fasteraa.search.config import SearchConfig
+from fasteraa.search.objective import backward, between, critic_loss, penalty_gradient, policy_loss
+
+METRICS = ("distance", "penalty", "class_loss", "policy_class_loss")
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """The one owner of normalisation: originals and augmented images go through it alike."""
+
+    mean: Tensor  # (1, 3, 1, 1)
+    std: Tensor
+
+    @classmethod
+    def of(cls, images: Tensor) -> Normalise:
+        """By the statistics of uint8 images (N, 3, H, W), a slice at a time so that a large set needs no copy."""
+        count = images.numel() / images.shape[1]
+        parts = [part.double() / 255 for part in torch.split(images, 1024)]
+        mean = torch.stack([part.sum((0, 2, 3)) for part in parts]).sum(0) / count
+        square = torch.stack([part.square().sum((0, 2, 3)) for part in parts]).sum(0) / count
+        std = (square - mean.square()).clamp(min=1e-6).sqrt()
+        return cls(mean.float().view(1, -1, 1, 1), std.float().view(1, -1, 1, 1))
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std
+
+
+class Step:
+    """Critic, policy and their optimisers. Calling it does one step and returns METRICS as one tensor."""
+
+    def __init__(self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig):
+        self.critic = critic
+        self.policy = policy
+        self.normalise = normalise
+        self.config = config
+        betas = (config.beta1, config.beta2)
+        self.critic_optimiser = Adam(critic.parameters(), config.learning_rate, betas=betas)
+        self.policy_optimiser = Adam(policy.parameters(), config.learning_rate, betas=betas)
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
+        """images: uint8 (2 b, 3, H, W). The first b are the originals B', the second b are augmented: A = S(B)."""
+        base = baseline(images, self.config, generator).float() / 255
+        originals, before = base.chunk(2)
+        augmented = self.policy(before, self.policy.draw(len(before), generator))
+        distance, penalty, classes = self._update_critic(originals, augmented.detach(), labels, generator)
+        policy_classes = self._update_policy(originals, augmented, labels)
+        return torch.stack([distance, penalty, classes, policy_classes]).detach()
+
+    def _update_critic(
+        self, originals: Tensor, augmented: Tensor, labels: Tensor, generator: Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self.critic.requires_grad_(True)
+        self.critic_optimiser.zero_grad()
+        both = self.normalise(torch.cat([originals, augmented]))
+        scores, logits = self.critic(both)
+        loss = critic_loss(scores, logits, labels, self.config.class_weight)
+        backward(loss.total)
+        share = torch.rand(len(originals), generator=generator, device=originals.device)
+        real, fake = both.chunk(2)
+        points = between(real, fake, share)
+        penalty = penalty_gradient(self.critic, points, self.config.penalty)
+        self.critic_optimiser.step()
+        return loss.distance, penalty, loss.classes
+
+    def _update_policy(self, originals: Tensor, augmented: Tensor, labels: Tensor) -> Tensor:
+        self.critic.requires_grad_(False)
+        self.policy_optimiser.zero_grad()
+        both = self.normalise(torch.cat([originals, augmented]))
+        scores, logits = self.critic(both)
+        loss = policy_loss(scores, logits, labels, self.config.class_weight)
+        backward(loss.total)
+        self.policy_optimiser.step()
+        self.policy.project_()
+        return loss.classes
+
+
+def baseline(images: Tensor, config: SearchConfig, generator: Generator) -> Tensor:
+    """Random crop of the zero-padded image and random flip, per image; uint8 in and out."""
+    count, _, height, width = images.shape
+    device = images.device
+    if config.flip:
+        flipped = torch.rand(count, 1, 1, 1, generator=generator, device=device) < 0.5
+        images = torch.where(flipped, images.flip(3), images)
+    pad_y, pad_x = round(config.crop * height), round(config.crop * width)
+    if pad_y == 0 and pad_x == 0:
+        return images
+    padded = torch.nn.functional.pad(images, (pad_x, pad_x, pad_y, pad_y))
+    top = torch.randint(2 * pad_y + 1, (count, 1, 1), generator=generator, device=device)
+    left = torch.randint(2 * pad_x + 1, (count, 1, 1), generator=generator, device=device)
+    rows = top + torch.arange(height, device=device).view(1, -1, 1)
+    columns = left + torch.arange(width, device=device).view(1, 1, -1)
+    index = (rows * (width + 2 * pad_x) + columns).flatten(1)
+    cropped = padded.flatten(2).gather(2, index.unsqueeze(1).expand(-1, images.shape[1], -1))
+    return cropped.view_as(images)
