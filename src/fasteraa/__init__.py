@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fasteraa.policy import Choice, Policy, SubPolicy
     from fasteraa.policy.find import find_policy as load
     from fasteraa.policy.soft import SoftPolicy
+    from fasteraa.search.config import SearchConfig
+    from fasteraa.search.run import search
 
 # public name -> where it lives; imported when first used, so that `import fasteraa` costs nothing
 _HOMES = {
@@ -25,13 +27,27 @@ _HOMES = {
     "FasterAAError": "fasteraa.errors",
     "Policy": "fasteraa.policy",
     "SoftPolicy": "fasteraa.policy.soft",
+    "SearchConfig": "fasteraa.search.config",
     "Span": "fasteraa.ops",
     "SubPolicy": "fasteraa.policy",
     "load": "fasteraa.policy.find:find_policy",
     "ops": "fasteraa.ops:",
+    "search": "fasteraa.search:",
 }
 
-__all__ = ["Choice", "FasterAAError", "Policy", "SoftPolicy", "Span", "SubPolicy", "__version__", "load", "ops"]
+__all__ = [
+    "Choice",
+    "FasterAAError",
+    "Policy",
+    "SearchConfig",
+    "SoftPolicy",
+    "Span",
+    "SubPolicy",
+    "__version__",
+    "load",
+    "ops",
+    "search",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,203 @@
+"""`check`: look at every image of a source before a run is spent on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from fasteraa.data.decode import Look, upright, why
+from fasteraa.data.gather import probe_size
+from fasteraa.data.image_set import Broken
+from fasteraa.data.parallel import Progress, in_order
+from fasteraa.data.resolve import open_source
+from fasteraa.data.source import Listing, Source
+from fasteraa.errors import DataError
+
+_SHOWN = 10  # lines of each list in the text
+
+
+@dataclass(frozen=True)
+class SplitCount:
+    """Images listed in one split, broken ones included."""
+
+    split: str
+    per_class: tuple[tuple[str, int], ...]
+
+    @property
+    def total(self) -> int:
+        return sum(count for _, count in self.per_class)
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        return tuple(name for name, count in self.per_class if not count)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One image that could be decoded."""
+
+    path: str
+    split: str
+    label: str
+    size: tuple[int, int] = field(compare=False)  # (height, width), upright
+    mode: str = field(compare=False)  # as stored
+    digest: bytes = field(compare=False, repr=False)  # of the upright RGB pixels
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """Images with the same pixels."""
+
+    images: tuple[Seen, ...]
+
+    @property
+    def across_classes(self) -> bool:
+        return len({image.label for image in self.images}) > 1
+
+    @property
+    def across_splits(self) -> bool:
+        return len({image.split for image in self.images}) > 1
+
+    def line(self) -> str:
+        what = [word for word, so in (("CLASSES", self.across_classes), ("SPLITS", self.across_splits)) if so]
+        return (f"across {' and '.join(what)}: " if what else "") + " = ".join(image.path for image in self.images)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `fasteraa data check` prints."""
+
+    name: str
+    splits: tuple[SplitCount, ...]
+    sizes: tuple[tuple[tuple[int, int], int], ...]  # ((height, width), count), most common first
+    modes: tuple[tuple[str, int], ...]  # most common first
+    duplicates: tuple[Duplicate, ...]  # those across classes or splits first
+    broken: tuple[Broken, ...]
+    ignored: int  # files that are no images
+    default_size: tuple[int, int]  # what load() would resize to
+    notes: tuple[str, ...]  # splits that could not be listed
+
+    @property
+    def total(self) -> int:
+        return sum(split.total for split in self.splits)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing broken, no class empty, no image twice under two labels or in two splits."""
+        worrying = any(group.across_classes or group.across_splits for group in self.duplicates)
+        return not (self.broken or self.notes or worrying or any(split.empty for split in self.splits))
+
+    def lines(self) -> list[str]:
+        """The report as text."""
+        return [
+            f"{self.name}: {self.total} images, {len(self.splits[0].per_class)} classes, {len(self.broken)} broken",
+            *(line for split in self.splits for line in _split_lines(split)),
+            *_size_lines(self.sizes, self.default_size),
+            "modes: " + (", ".join(f"{mode} {count}" for mode, count in self.modes) or "none"),
+            *_list_lines("duplicates (same pixels)", [group.line() for group in self.duplicates]),
+            *_list_lines("broken", [f"{item.path}: {item.reason}" for item in self.broken]),
+            f"ignored: {self.ignored} files that are no images",
+            *(f"note: {note}" for note in self.notes),
+        ]
+
+
+def check(
+    source: Any = None,
+    *,
+    data_root: str | os.PathLike[str] | None = None,
+    background: tuple[int, int, int] = (255, 255, 255),
+    exif: bool = True,
+    download: bool = False,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Decode every image of every split at full size: counts, sizes, modes, duplicates, broken files."""
+    look = Look(background, exif)
+    opened = open_source(source, data_root, download)
+    listings, notes = _listings(opened)
+    looked = {split: _look_at(listing, split, look, progress) for split, listing in listings.items()}
+    seen = [item for items in looked.values() for item in items if isinstance(item, Seen)]
+    return CheckReport(
+        name=opened.name,
+        splits=tuple(_count(listing, split) for split, listing in listings.items()),
+        sizes=tuple(Counter(item.size for item in seen).most_common()),
+        modes=tuple(Counter(item.mode for item in seen).most_common()),
+        duplicates=_duplicates(seen),
+        broken=tuple(item for items in looked.values() for item in items if isinstance(item, Broken)),
+        ignored=sum(listing.ignored for listing in listings.values()),
+        default_size=probe_size(next(iter(listings.values())), look),
+        notes=tuple(notes),
+    )
+
+
+def _listings(opened: Source) -> tuple[dict[str, Listing], list[str]]:
+    """Every split that can be listed, a note on each that cannot; a joined one ('train+extra') is left out."""
+    listings: dict[str, Listing] = {}
+    notes: list[str] = []
+    for split in (name for name in opened.splits if "+" not in name):
+        try:
+            listings[split] = opened.listing(split)
+        except DataError as error:
+            notes.append(f"split {split}: {error}")
+    if not listings:
+        raise DataError("; ".join(notes))
+    return listings, notes
+
+
+def _look_at(listing: Listing, split: str, look: Look, progress: Progress | None) -> list[Seen | Broken]:
+    def see(i: int) -> Seen | Broken:
+        path = listing.where(i)
+        try:
+            image = listing.read(i)
+            mode = image.mode
+            rgb = upright(image, look)
+        except (DataError, MemoryError):
+            raise
+        except Exception as error:  # Pillow's parsers raise almost anything on damaged bytes
+            return Broken(path, why(error))
+        size = (rgb.height, rgb.width)
+        digest = hashlib.blake2b(repr(size).encode() + rgb.tobytes(), digest_size=16).digest()
+        return Seen(path, split, listing.classes[listing.labels[i]], size, mode, digest)
+
+    return in_order(see, len(listing), listing.threads, progress)
+
+
+def _count(listing: Listing, split: str) -> SplitCount:
+    return SplitCount(split, tuple(zip(listing.classes, listing.counts().tolist(), strict=True)))
+
+
+def _duplicates(seen: Iterable[Seen]) -> tuple[Duplicate, ...]:
+    groups: dict[bytes, list[Seen]] = {}
+    for item in seen:
+        groups.setdefault(item.digest, []).append(item)
+    found = [Duplicate(tuple(group)) for group in groups.values() if len(group) > 1]
+    return tuple(sorted(found, key=lambda group: (not group.across_classes, not group.across_splits)))
+
+
+def _split_lines(split: SplitCount) -> list[str]:
+    counts = [count for _, count in split.per_class]
+    head = f"{split.split}: {split.total} images, {min(counts)} to {max(counts)} per class"
+    rows = [f"{name} {count}" for name, count in split.per_class]
+    shown = ", ".join(rows[:_SHOWN]) + (f", and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+    empty = [f"  WITHOUT IMAGES: {', '.join(split.empty[:_SHOWN])}"] if split.empty else []
+    return [f"{head} ({shown})", *empty]
+
+
+def _size_lines(sizes: tuple[tuple[tuple[int, int], int], ...], default: tuple[int, int]) -> list[str]:
+    if not sizes:
+        return ["sizes: no readable image"]
+    common = ", ".join(f"{width}x{height} ({count})" for (height, width), count in sizes[:5])
+    sides = sorted(min(size) for size, count in sizes for _ in range(count))
+    spread = f"shorter side {sides[0]} to {sides[-1]}, median {median(sides):g}"
+    return [
+        f"sizes: {common}{', ...' if len(sizes) > 5 else ''}; {spread}; load() makes {default[1]}x{default[0]} of them"
+    ]
+
+
+def _list_lines(title: str, items: list[str]) -> list[str]:
+    more = [f"  and {len(items) - _SHOWN} more"] if len(items) > _SHOWN else []
+    return [f"{title}: {len(items) or 'none'}", *(f"  {item}" for item in items[:_SHOWN]), *more]

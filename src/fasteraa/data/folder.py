@@ -1,0 +1,108 @@
+"""A folder of class folders, or of `train/`, `val/` and `test/` with class folders in each.
+
+Classes are in natural order ('class2' before 'class10'), over all splits together, so that a class that one split
+lacks does not shift the others' labels. Images are in the order of their paths. Sub-folders of a class folder belong
+to the class. Hidden entries do not exist; files that are no images are counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fasteraa.data.decode import IMAGE_SUFFIXES, open_file
+from fasteraa.data.labels import natural_sort
+from fasteraa.data.source import Listing, Source, canonical_split
+from fasteraa.errors import DataError
+
+_NOT_CLASSES = frozenset(("images", "labels", "masks", "annotations"))
+
+
+def is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def open_folder(root: Path, name: str | None = None) -> Source:
+    """The splits that are folders under `root`, or all of it as `train`."""
+    splits = _split_folders(root) or {"train": root}
+    classes = natural_sort(folder for path in splits.values() for folder in _folders(path))
+    if not classes:
+        raise _no_class_folders(root)
+    if _NOT_CLASSES.issuperset(word.lower() for word in classes):
+        raise DataError(
+            f"{root} is laid out for detection or segmentation (folders {', '.join(classes)}), not by class; "
+            f"expected {root}/CLASS/IMAGE or {root}/train/CLASS/IMAGE, or a CSV manifest with path and label"
+        )
+    listings = {split: partial(_list_split, path, classes) for split, path in splits.items()}
+    return Source(name or root.resolve().name, listings)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _folders(path: Path) -> list[str]:
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries if entry.is_dir() and not _hidden(entry.name)]
+
+
+def _split_folders(root: Path) -> dict[str, Path]:
+    """Split name -> folder. A lone folder called 'train' among others may be a class: then it has no folders inside."""
+    found = {canonical: root / name for name in sorted(_folders(root)) if (canonical := canonical_split(name))}
+    if any(_folders(path) for path in found.values()) or len(found) == len(_folders(root)):
+        return {split: found[split] for split in ("train", "val", "test") if split in found}
+    return {}
+
+
+def _no_class_folders(root: Path) -> DataError:
+    files, ignored = _walk(str(root))
+    layout = f"expected {root}/CLASS/IMAGE, or {root}/train/CLASS/IMAGE and {root}/val/CLASS/IMAGE, or a CSV manifest"
+    if files:
+        return DataError(f"{root} holds {len(files)} images but no class folders, so they have no labels; {layout}")
+    return DataError(f"{root} holds no images ({ignored} other files); {layout}")
+
+
+def _list_split(path: Path, classes: tuple[str, ...]) -> Listing:
+    with os.scandir(path) as entries:
+        ignored = sum(entry.is_file() and not _hidden(entry.name) for entry in entries)  # beside the class folders
+    files: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        images, others = _walk(os.path.join(path, name))
+        files += images
+        labels += [label] * len(images)
+        ignored += others
+    if not files:
+        raise _no_class_folders(path)
+    return file_listing(classes, np.array(labels, dtype=np.int64), files, ignored)
+
+
+def file_listing(classes: tuple[str, ...], labels: np.ndarray, files: list[str], ignored: int = 0) -> Listing:
+    """Images that lie in files."""
+    return Listing(classes, labels, lambda i: open_file(files[i]), lambda i: files[i], ignored)
+
+
+def _walk(folder: str) -> tuple[list[str], int]:
+    """All images under a folder, sorted by path, and the number of other files. A folder that is not there is empty."""
+    names = list(_visible_files(folder, frozenset())) if os.path.isdir(folder) else []
+    images = sorted(name for name in names if is_image(name))
+    return images, len(names) - len(images)
+
+
+def _visible_files(folder: str, above: frozenset[str]) -> Iterator[str]:
+    """Follows links, but not into a folder that it is already in."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if _hidden(entry.name):
+                continue
+            if entry.is_dir():
+                yield from _visible_files(entry.path, above | {real})
+            else:
+                yield entry.path

@@ -1,0 +1,95 @@
+"""Images in memory: one uint8 tensor, labels, class names, and a fingerprint that goes into a policy's provenance."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fasteraa.data import stratify
+from fasteraa.data.labels import Labels
+from fasteraa.errors import DataError
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An image that was skipped, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Decoded images of one size. Build it with `ImageSet.of`, which works out the fingerprint."""
+
+    images: Tensor  # uint8 (N, 3, H, W), contiguous, CPU
+    labels: Tensor  # int64 (N,)
+    classes: tuple[str, ...]
+    name: str
+    fingerprint: str  # sha256 over images, labels and classes
+    broken: tuple[Broken, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_images(self.images)
+        _check_labels(self.labels, len(self.images), self.classes)
+
+    @classmethod
+    def of(
+        cls, images: Tensor, labels: Tensor, classes: tuple[str, ...], name: str, broken: tuple[Broken, ...] = ()
+    ) -> ImageSet:
+        return cls(images, labels, classes, name, fingerprint(images, labels, classes), broken)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width): pass it to the `load` of another split, so that both have one size."""
+        height, width = self.images.shape[2:]
+        return height, width
+
+    def counts(self) -> tuple[int, ...]:
+        """Images per class."""
+        return tuple(torch.bincount(self.labels, minlength=len(self.classes)).tolist())
+
+    def subset(self, count: int, seed: int) -> ImageSet:
+        """`count` images in the proportions of the whole; the same seed gives the same ones."""
+        return self._take(stratify.draw(self.labels.numpy(), len(self.classes), count, seed))
+
+    def split(self, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:
+        """`fraction` of every class, and the rest; every class is in both parts."""
+        first, rest = stratify.cut(self.labels.numpy(), len(self.classes), fraction, seed)
+        return self._take(first), self._take(rest)
+
+    def _take(self, index: Labels) -> ImageSet:
+        rows = torch.from_numpy(index)
+        images, labels = self.images[rows], self.labels[rows]
+        return replace(self, images=images, labels=labels, fingerprint=fingerprint(images, labels, self.classes))
+
+
+def fingerprint(images: Tensor, labels: Tensor, classes: tuple[str, ...]) -> str:
+    """sha256 over shape, class names, pixels and labels."""
+    digest = hashlib.sha256(json.dumps([list(images.shape), classes]).encode())
+    digest.update(images.contiguous().numpy().data)
+    digest.update(labels.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _check_images(images: Tensor) -> None:
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+        raise DataError(f"images must be uint8 of shape (N, 3, H, W), got {images.dtype} {tuple(images.shape)}")
+    if not images.is_contiguous() or images.device.type != "cpu":
+        raise DataError(f"images must be contiguous and on the CPU, got strides {images.stride()} on {images.device}")
+
+
+def _check_labels(labels: Tensor, count: int, classes: tuple[str, ...]) -> None:
+    if labels.dtype != torch.int64 or labels.shape != (count,):
+        raise DataError(f"labels must be int64 of shape ({count},), got {labels.dtype} {tuple(labels.shape)}")
+    values = np.unique(labels.numpy())
+    if len(values) and not 0 <= values[0] <= values[-1] < len(classes):
+        raise DataError(f"labels must lie in 0..{len(classes) - 1}, got {values[0]}..{values[-1]}")

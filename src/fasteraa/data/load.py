@@ -1,0 +1,113 @@
+"""`load`: from anything that holds labelled images to one `ImageSet`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fasteraa.data import stratify
+from fasteraa.data.decode import Look
+from fasteraa.data.gather import Wanted, gather
+from fasteraa.data.image_set import ImageSet
+from fasteraa.data.parallel import Progress
+from fasteraa.data.resolve import open_source
+from fasteraa.data.source import Listing, canonical_split
+from fasteraa.errors import DataError, choices_hint
+
+
+def load(
+    source: Any = None,
+    *,
+    split: str = "train",
+    size: int | tuple[int, int] | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+    subset: int | None = None,
+    classes: int | Sequence[str] | None = None,
+    seed: int = 0,
+    broken_budget: float = 0.01,
+    background: tuple[int, int, int] = (255, 255, 255),
+    exif: bool = True,
+    download: bool = False,
+    progress: Progress | None = None,
+) -> ImageSet:
+    """Read labelled images, decode them once and hold them as one uint8 tensor of one size.
+
+    Args:
+        source: a folder of class folders (or with train/, val/, test/ in it); a .csv, .tsv, .jsonl or .parquet manifest
+            (path, label, maybe split); `cifar10`, `cifar100`, `svhn`, `fashion-mnist`, `mnist`, `stl10`, `imagenet` or
+            `torchvision:ClassName` under `data_root`; an .npz file; `hf:name[:split]`; `shards/{000..003}.tar` or
+            `wds:...`; a map-style Dataset; a pair (images, labels); None for the embedded sample of Fashion-MNIST.
+        split: `train`, `val`, `test` (which falls back on val), for svhn also `extra` and `train+extra`.
+        size: side of the square, or (height, width): scaled to cover it, then cropped to the centre. By default images
+            that all have one size of at most 64 keep it; else the side is 32, 64 or 128 by their median shorter side.
+        data_root: where named sets lie; else $FASTERAA_DATA_ROOT, else ./data.
+        subset: so many images, stratified by class and chosen before anything is decoded.
+        classes: names to keep, or how many to keep, chosen by `seed`. Kept classes stay in the source's order.
+        broken_budget: the share of broken images that is skipped and listed in `.broken` (at least one image; none
+            if 0). More than that is an error.
+        background: shows through transparent pixels.
+        exif: turn images as their EXIF orientation says.
+        download: let torchvision fetch a named set that is not there.
+        progress: called with (done, total) while images are decoded.
+    """
+    wanted = Wanted(_size(size), subset, _seed(seed), _budget(broken_budget), Look(_background(background), exif))
+    opened = open_source(source, data_root, download)
+    listing = restrict(opened.listing(split), classes, seed)
+    _check_not_empty(listing, opened.name, split)
+    return gather(listing, opened.name, wanted, progress)
+
+
+def restrict(listing: Listing, classes: int | Sequence[str] | None, seed: int) -> Listing:
+    """Only the classes named, or so many of them by seed."""
+    if classes is None:
+        return listing
+    if isinstance(classes, int):
+        return listing.restrict(stratify.choose_classes(listing.classes, classes, seed))
+    names = [classes] if isinstance(classes, str) else list(classes)
+    for name in names:
+        if name not in listing.classes:
+            raise DataError(f"unknown class {name!r}; {choices_hint(name, listing.classes)}")
+    return listing.restrict(names)
+
+
+def _check_not_empty(listing: Listing, name: str, split: str) -> None:
+    """A class folder without images is a slip in a training set; a test set may lack a class."""
+    if not len(listing):
+        raise DataError(f"{name} has no images in split {split!r}")
+    empty = [listing.classes[i] for i in np.flatnonzero(listing.counts() == 0)]
+    if empty and canonical_split(split) == "train" and not listing.declared:
+        raise DataError(
+            f"every class needs images, {name} has none for {', '.join(map(repr, empty[:5]))} in split {split!r}; "
+            "add some, remove the class, or name the ones to use with classes="
+        )
+
+
+def _size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or min(pair) < 1:
+        raise DataError(f"size must be a positive side or (height, width), got {size}")
+    return pair[0], pair[1]
+
+
+def _seed(seed: int) -> int:
+    if seed < 0:
+        raise DataError(f"seed must not be negative, got {seed}")
+    return seed
+
+
+def _budget(budget: float) -> float:
+    if not 0 <= budget <= 1:
+        raise DataError(f"broken_budget must lie in [0, 1], got {budget}")
+    return budget
+
+
+def _background(background: tuple[int, int, int]) -> tuple[int, int, int]:
+    if len(background) != 3 or not all(0 <= level <= 255 for level in background):
+        raise DataError(f"background must be three levels in 0..255, got {background}")
+    red, green, blue = background
+    return red, green, blue

@@ -1,0 +1,104 @@
+"""Any map-style `Dataset` in Python that yields (image, label): Pillow image, uint8 tensor CHW or numpy array HWC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Subset
+
+from fasteraa.data.decode import Unreadable, why
+from fasteraa.data.labels import label_name, natural_sort, number
+from fasteraa.data.source import Listing, Source
+from fasteraa.errors import DataError
+
+_LABEL_LISTS = ("targets", "labels", "_labels")
+
+
+def open_dataset(dataset: Any, name: str | None = None) -> Source:
+    """All of it is `train`. Items are read in the calling thread: nobody promised that a Dataset bears threads."""
+    title = name or type(dataset).__name__
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise DataError(
+            f"a data set must be map-style (have __len__ and __getitem__), got {title}; read an iterable one into "
+            "arrays first and pass (images, labels)"
+        )
+    return Source(title, {"train": lambda: dataset_listing(dataset, title)})
+
+
+def dataset_listing(dataset: Any, title: str) -> Listing:
+    """Labels come from the data set's own list when it has one; else every item is read once for its label."""
+    names = _declared_labels(dataset) or [_item(dataset, i, title)[1] for i in range(len(dataset))]
+    given = _class_names(dataset)
+    declared = given is not None and all(name.isdecimal() and int(name) < len(given) for name in names)
+    classes = given if given is not None and declared else natural_sort(names)
+    labels = np.array([int(name) for name in names], dtype=np.int64) if declared else number(names, classes)
+
+    def read(i: int) -> Image.Image:
+        value, label = _item(dataset, i, title)
+        if label != names[i]:
+            raise DataError(f"{title}[{i}] yields label {label} but its list of labels says {names[i]}")
+        return as_image(value)
+
+    return Listing(classes, labels, read, lambda i: f"{title}[{i}]", threads=False, declared=declared)
+
+
+def _item(dataset: Any, i: int, title: str) -> tuple[Any, str]:
+    item = dataset[i]
+    if not (isinstance(item, (tuple, list)) and len(item) >= 2):
+        raise DataError(f"a data set must yield (image, label), got {type(item).__name__} from {title}[{i}]")
+    return item[0], label_name(_plain(item[1]), f"{title}[{i}]")
+
+
+def _plain(label: Any) -> Any:
+    """A tensor or numpy scalar as the Python value in it."""
+    label = label.cpu().numpy() if isinstance(label, Tensor) else label
+    return label.item() if isinstance(label, (np.ndarray, np.generic)) and label.size == 1 else label
+
+
+def _declared_labels(dataset: Any) -> list[str] | None:
+    """The labels as the data set lists them; every item that is read later is checked against this list."""
+    if isinstance(dataset, Subset):
+        inner = _declared_labels(dataset.dataset)
+        return inner and [inner[i] for i in dataset.indices]
+    if getattr(dataset, "target_transform", None) is not None:
+        return None
+    for attribute in _LABEL_LISTS:
+        values = getattr(dataset, attribute, None)
+        if isinstance(values, (Sequence, Tensor, np.ndarray)) and len(values) == len(dataset):
+            plain = values.tolist() if isinstance(values, (Tensor, np.ndarray)) else values
+            return [label_name(_plain(value), f"{attribute}[{i}]") for i, value in enumerate(plain)]
+    return None
+
+
+def _class_names(dataset: Any) -> tuple[str, ...] | None:
+    if isinstance(dataset, Subset):
+        return _class_names(dataset.dataset)
+    names = getattr(dataset, "classes", None)
+    return tuple(names) if isinstance(names, (list, tuple)) and all(isinstance(n, str) for n in names) else None
+
+
+def as_image(value: Any) -> Image.Image:
+    """A Pillow image from what data sets yield."""
+    if isinstance(value, Image.Image):
+        return value
+    if isinstance(value, Tensor):
+        value = value.cpu().numpy()
+        value = value.transpose(1, 2, 0) if value.ndim == 3 else value
+    if not isinstance(value, np.ndarray):
+        raise Unreadable(f"{type(value).__name__} is neither a Pillow image, nor a tensor, nor a numpy array")
+    return _from_array(value)
+
+
+def _from_array(array: NDArray[Any]) -> Image.Image:
+    if array.dtype != np.uint8:
+        raise Unreadable(f"{array.dtype} pixels; give uint8 or Pillow images (leave out ToTensor and Normalize)")
+    array = array[..., 0] if array.shape[2:] == (1,) else array
+    try:
+        return Image.fromarray(np.ascontiguousarray(array))
+    except (TypeError, ValueError) as error:
+        raise Unreadable(f"an array of shape {array.shape} is no image ({why(error)})") from error

@@ -1,0 +1,88 @@
+"""Which reader a source is for: a name, a prefix, a path's ending, or a Python object's type."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+from typing import Any
+
+from fasteraa.data import arrays, folder, hf, named, objects, shards, table
+from fasteraa.data.image_set import ImageSet
+from fasteraa.data.source import Source, readable
+from fasteraa.errors import DataError, choices_hint
+
+SAMPLE = "sample"
+
+
+def open_source(source: Any, data_root: str | os.PathLike[str] | None = None, download: bool = False) -> Source:
+    """Anything `load` accepts, as splits that can be listed."""
+    if not isinstance(source, (str, os.PathLike)):
+        return _open_object(source)
+    with readable(source):
+        if isinstance(source, str):
+            return _open_text(source, named.data_root_or_default(data_root), download)
+        return _open_path(Path(source))
+
+
+def _open_object(source: Any) -> Source:
+    if source is None:
+        return _sample()
+    if isinstance(source, ImageSet):
+        return arrays.open_image_set(source)
+    if hf.is_hf_object(source):
+        return hf.from_object(source)
+    if isinstance(source, tuple) and len(source) == 2:
+        return arrays.open_arrays(*source)
+    return objects.open_dataset(source)
+
+
+def _sample() -> Source:
+    return arrays.open_npz(arrays.SAMPLE_FILE, SAMPLE)
+
+
+def _open_text(text: str, root: Path, download: bool) -> Source:
+    """A known name wins over a folder of the same name; write ./name for the folder."""
+    if not text.strip():
+        raise DataError("source must not be empty; leave it out for the embedded sample")
+    prefix, _, rest = text.partition(":")
+    if prefix == "hf":
+        return hf.open_hf(os.path.expanduser(rest))
+    if prefix == "wds":
+        return shards.open_shards(os.path.expanduser(rest))
+    if prefix == "torchvision":
+        return named.open_torchvision(rest, root, download)
+    if text == SAMPLE:
+        return _sample()
+    if text in named.NAMES:
+        return named.open_named(text, root, download)
+    if text.endswith(".tar") and ("{" in text or glob.has_magic(text)):
+        return shards.open_shards(text)
+    return _open_path(Path(text).expanduser())
+
+
+def _open_path(path: Path) -> Source:
+    if path.is_dir():
+        return hf.open_hf(str(path)) if hf.is_saved(path) else folder.open_folder(path)
+    if not path.exists():
+        raise _unknown(str(path))
+    suffix = path.suffix.lower()
+    if suffix in table.TABLE_SUFFIXES:
+        return table.open_table(path)
+    if suffix == ".npz":
+        return arrays.open_npz(path)
+    if suffix == ".tar":
+        return shards.open_shards(str(path))
+    raise DataError(
+        f"no reader for {path}; a source is a folder, a manifest ({', '.join(sorted(table.TABLE_SUFFIXES))}), an .npz "
+        "file, .tar shards, or a name"
+    )
+
+
+def _unknown(text: str) -> DataError:
+    if os.sep in text or Path(text).suffix:
+        return DataError(f"no such file or folder: {text}")
+    known = choices_hint(text, (SAMPLE, *named.NAMES))
+    return DataError(
+        f"{text!r} is neither a file or folder nor a known data set; {known}, torchvision:ClassName, hf:name"
+    )

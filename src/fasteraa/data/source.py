@@ -1,0 +1,106 @@
+"""What every source turns into before a pixel is decoded: named splits, each a listing of images with labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from fasteraa.data.labels import Labels
+from fasteraa.errors import DataError
+
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
+_CANONICAL = {alias: name for name, aliases in SPLIT_NAMES.items() for alias in aliases}
+
+
+def canonical_split(name: str) -> str | None:
+    """`train`, `val` or `test` for any spelling of them, None for another word."""
+    return _CANONICAL.get(name.strip().lower())
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """One split: labels are known, images are read one at a time, by index, when somebody asks.
+
+    Columns instead of an object per image, because ImageNet has 1.28 million of them.
+    """
+
+    classes: tuple[str, ...]
+    labels: Labels
+    read: Callable[[int], Image.Image]  # may return an image that is not loaded yet, and may raise anything
+    where: Callable[[int], str]  # the path, or whatever names the image in a report
+    ignored: int = 0  # files seen that are no images
+    threads: bool = True  # read() may be called from several threads
+    declared: bool = False  # classes come from metadata, so a class without images is no mistake of the user's
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def counts(self) -> Labels:
+        """Images per class."""
+        return np.bincount(self.labels, minlength=len(self.classes))
+
+    def restrict(self, kept: Sequence[str]) -> Listing:
+        """Only these classes, renumbered, in the order this listing has them."""
+        classes = tuple(name for name in self.classes if name in set(kept))
+        new_label = np.array([classes.index(name) if name in classes else -1 for name in self.classes], dtype=np.int64)
+        labels = new_label[self.labels]
+        index = np.flatnonzero(labels >= 0)
+        return Listing(
+            classes,
+            labels[index],
+            lambda i: self.read(int(index[i])),
+            lambda i: self.where(int(index[i])),
+            self.ignored,
+            self.threads,
+            self.declared,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A data set under a name; a split is only listed when it is asked for."""
+
+    name: str
+    splits: Mapping[str, Callable[[], Listing]]
+
+    def listing(self, split: str) -> Listing:
+        """The split of that name; `test` falls back on `val`, which is all that many folders have."""
+        wanted = canonical_split(split) or split
+        for name in (wanted, "val") if wanted == "test" else (wanted,):
+            if name in self.splits:
+                with readable(self.name):
+                    return self.splits[name]()
+        raise DataError(
+            f"{self.name} has no split {split!r}; choices: {', '.join(self.splits)}. For held-out images add a test/ "
+            "or val/ folder beside train/ (or a split column), or divide one set with ImageSet.split(fraction, seed)"
+        )
+
+
+@contextmanager
+def readable(what: object) -> Iterator[None]:
+    """A folder or table that the system refuses to read is the user's to mend, not a traceback."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{what} cannot be read: {error}") from error
+
+
+def concatenate(first: Listing, second: Listing) -> Listing:
+    """Both listings in a row (SVHN's train and extra)."""
+    n = len(first)
+    return Listing(
+        first.classes,
+        np.concatenate([first.labels, second.labels]),
+        lambda i: first.read(i) if i < n else second.read(i - n),
+        lambda i: first.where(i) if i < n else second.where(i - n),
+        threads=first.threads and second.threads,
+        declared=first.declared,
+    )

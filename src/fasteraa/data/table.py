@@ -1,0 +1,121 @@
+"""A manifest: CSV (or TSV), JSONL or Parquet with the columns path, label and, if wanted, split.
+
+Paths are relative to the manifest's own folder. A file that is missing counts as a broken image.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fasteraa.data.folder import file_listing
+from fasteraa.data.labels import label_name, natural_sort, number
+from fasteraa.data.source import SPLIT_NAMES, Listing, Source, canonical_split
+from fasteraa.errors import DataError, choices_hint
+
+COLUMNS = {"path": ("path", "file_name", "filename"), "label": ("label", "class"), "split": ("split",)}
+TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".jsonl", ".parquet"))
+
+
+@dataclass(frozen=True)
+class Row:
+    path: str
+    label: str
+    split: str
+
+
+def open_table(file: Path) -> Source:
+    """Classes are those of all splits together, in natural order."""
+    rows = [_row(raw, file, line) for line, raw in _READERS[file.suffix.lower()](file)]
+    if not rows:
+        raise DataError(f"{file} has no rows")
+    classes = natural_sort(row.label for row in rows)
+    present = {row.split for row in rows}
+    splits = {split: partial(_listing, file, rows, classes, split) for split in SPLIT_NAMES if split in present}
+    return Source(file.stem, splits)
+
+
+def _listing(file: Path, rows: list[Row], classes: tuple[str, ...], split: str) -> Listing:
+    chosen = [row for row in rows if row.split == split]
+    paths = [str(file.parent / row.path) for row in chosen]
+    return file_listing(classes, number([row.label for row in chosen], classes), paths)
+
+
+def _row(raw: Mapping[str, Any], file: Path, line: int) -> Row:
+    where = f"{file} row {line}"
+    path = _cell(raw, "path", where)
+    if not isinstance(path, str) or not path.strip():
+        raise DataError(f"a path must be non-empty text, got {path!r} at {where}")
+    return Row(path.strip(), label_name(_cell(raw, "label", where), where), _split(raw, where))
+
+
+def _cell(raw: Mapping[str, Any], column: str, where: str) -> Any:
+    for name in COLUMNS[column]:
+        if name in raw:
+            return raw[name]
+    raise DataError(f"column {column!r} is missing at {where}; found: {', '.join(map(str, raw)) or 'nothing'}")
+
+
+def _split(raw: Mapping[str, Any], where: str) -> str:
+    if "split" not in raw:
+        return "train"
+    word = str(raw["split"])
+    if split := canonical_split(word):
+        return split
+    raise DataError(f"unknown split {word!r} at {where}; {choices_hint(word, sum(SPLIT_NAMES.values(), ()))}")
+
+
+def _csv(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    try:
+        with open(file, newline="", encoding="utf-8-sig") as stream:  # -sig: Excel writes a byte order mark
+            reader = csv.DictReader(stream, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+            for raw in reader:
+                yield reader.line_num, {str(key).strip(): value for key, value in raw.items() if key is not None}
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file} is not a CSV file in UTF-8: {error}") from error
+
+
+def _jsonl(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not a JSONL file in UTF-8: {error}") from error
+    for line, text in enumerate(lines, start=1):
+        if text.strip():
+            yield line, _json_object(text, f"{file} row {line}")
+
+
+def _json_object(text: str, where: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"not a JSON object at {where}: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(f"not a JSON object at {where}: got {type(value).__name__}")
+    return value
+
+
+def _parquet(file: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(f"reading {file} needs pyarrow: pip install 'fasteraa[parquet]'") from error
+    try:
+        known = parquet.read_schema(file).names
+        table = parquet.read_table(
+            file, columns=[name for names in COLUMNS.values() for name in names if name in known]
+        )
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{file} is not a Parquet file: {error}") from error
+    if not table.num_columns:
+        raise DataError(f"columns 'path' and 'label' are missing in {file}; found: {', '.join(known)}")
+    return enumerate(table.to_pylist(), start=1)
+
+
+_READERS = {".csv": _csv, ".tsv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

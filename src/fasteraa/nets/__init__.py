@@ -1,0 +1,71 @@
+"""Networks by name: the paper's, a small one for CPUs, and any of timm's.
+
+net = nets.build("wrn-40-2", num_classes=10)
+critic = nets.Critic(nets.build("wrn-40-2", 10), 10)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from fasteraa.errors import ConfigError, choices_hint
+from fasteraa.nets.backbone import Backbone
+from fasteraa.nets.critic import Critic
+from fasteraa.nets.external import TimmBackbone
+from fasteraa.nets.norm import frozen_statistics, make_primitive
+from fasteraa.nets.resnet import resnet_50
+from fasteraa.nets.shake_shake import ShakeShake
+from fasteraa.nets.small import Small
+from fasteraa.nets.wide_resnet import WideResNet
+
+__all__ = ["NAMES", "NORMS", "Backbone", "Critic", "build", "frozen_statistics", "make_primitive"]
+
+NAMES = (
+    "wrn-40-2",
+    "wrn-28-10",
+    "wrn-28-2",
+    "shake-shake-26-2x32d",
+    "shake-shake-26-2x96d",
+    "shake-shake-26-2x112d",
+    "resnet-50",
+    "small",
+)
+NORMS = ("fused", "primitive")
+
+# Pattern of a name, the smallest image side the net can pool down, and how to build it from the pattern's numbers.
+_FAMILIES: tuple[tuple[str, int, Callable[..., Backbone]], ...] = (
+    (r"wrn-(\d+)-(\d+)", 4, lambda classes, depth, width: WideResNet(depth, width, classes)),
+    (r"shake-shake-(\d+)-2x(\d+)d", 4, lambda classes, depth, width: ShakeShake(depth, width, classes)),
+    (r"resnet-50", 32, lambda classes: resnet_50(classes)),
+    (r"small", 8, lambda classes: Small(classes)),
+)
+
+
+def build(name: str, num_classes: int, in_size: int | None = None, *, norm: str = "fused") -> Backbone:
+    """The network `name` with fresh weights; names beyond `NAMES`: any 'wrn-D-W', 'shake-shake-D-2xWd', 'timm:NAME'.
+
+    `in_size` is the image side: checked where a net has a least one, needed by transformers. `norm="primitive"` gives
+    norm layers whose jvp can be differentiated (what `Critic` makes of any net), "fused" the fast ones.
+    """
+    if num_classes < 1:
+        raise ConfigError(f"num_classes must be at least 1, got {num_classes}")
+    if norm not in NORMS:
+        raise ConfigError(f"norm must be a known kind, got {norm!r}; {choices_hint(norm, NORMS)}")
+    net = _named(name, num_classes, in_size)
+    return make_primitive(net) if norm == "primitive" else net
+
+
+def _named(name: str, num_classes: int, in_size: int | None) -> Backbone:
+    if name.startswith("timm:"):
+        return TimmBackbone(name.removeprefix("timm:"), num_classes, in_size)
+    for pattern, least, make in _FAMILIES:
+        match = re.fullmatch(pattern, name)
+        if match is None:
+            continue
+        if in_size is not None and in_size < least:
+            raise ConfigError(f"the image side must be at least {least} for network {name!r}, got {in_size}")
+        return make(num_classes, *map(int, match.groups()))
+    raise ConfigError(
+        f"a network must have a known name, got {name!r}; {choices_hint(name, NAMES)}, any 'wrn-D-W', 'timm:NAME'"
+    )

@@ -1,0 +1,47 @@
+"""Any timm network by name; timm is an extra and is imported only here."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+from torch import Tensor, nn
+
+from fasteraa.errors import ConfigError
+from fasteraa.nets.backbone import Backbone
+
+
+class TimmBackbone(Backbone):
+    """A timm model without its head (`num_classes=0` leaves pooled features), and a linear classifier of our own."""
+
+    def __init__(self, name: str, num_classes: int, in_size: int | None = None) -> None:
+        super().__init__()
+        timm = _timm()
+        if not timm.is_model(name):
+            near = get_close_matches(name, timm.list_models(), n=5, cutoff=0.4)
+            raise ConfigError(f"a timm network must be one of timm.list_models(), got {name!r}; nearest: {near}")
+        self.body = timm.create_model(name, pretrained=False, num_classes=0, **_size(timm, name, in_size))
+        self.num_features = int(getattr(self.body, "head_hidden_size", None) or self.body.num_features)
+        self.classifier = nn.Linear(self.num_features, num_classes)
+        nn.init.zeros_(self.classifier.bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        pooled: Tensor = self.body(x)
+        return pooled
+
+
+def _timm() -> Any:
+    try:
+        import timm
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "networks named 'timm:...' need the package timm, which is not installed; pip install 'fasteraa[timm]'"
+        ) from error
+    return timm
+
+
+def _size(timm: Any, name: str, in_size: int | None) -> dict[str, int]:
+    """Transformers are built for one image side; convolutional nets take any and know no such argument."""
+    config = timm.get_pretrained_cfg(name)
+    fixed = config is not None and config.fixed_input_size
+    return {"img_size": in_size} if fixed and in_size is not None else {}

@@ -1,0 +1,27 @@
+"""ResNet-50, torchvision's, for larger images: the paper's critic and test network on ImageNet."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torchvision.models import ResNet, resnet50
+
+from fasteraa.nets.backbone import Backbone
+
+
+class ResNetBackbone(Backbone):
+    """A torchvision ResNet whose last layer stands outside as `classifier`."""
+
+    def __init__(self, body: ResNet) -> None:
+        super().__init__()
+        self.classifier = body.fc
+        self.num_features = int(body.fc.in_features)
+        body.fc = nn.Identity()
+        self.body = body
+
+    def features(self, x: Tensor) -> Tensor:
+        pooled: Tensor = self.body(x)
+        return pooled
+
+
+def resnet_50(num_classes: int) -> ResNetBackbone:
+    return ResNetBackbone(resnet50(weights=None, num_classes=num_classes))

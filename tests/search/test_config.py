@@ -1,0 +1,65 @@
+"""Settings: the paper's defaults, TOML round trips, and mistakes."""
+
+import pytest
+
+from fasteraa.errors import ConfigError
+from fasteraa.ops import Span
+from fasteraa.search.config import FIELDS, SearchConfig, make_config, read_config, to_settings, to_toml
+
+
+def test_the_papers_settings_are_the_defaults():
+    config = SearchConfig()
+    assert (config.epochs, config.batch_size, config.sub_policies, config.operation_count) == (20, 128, 10, 2)
+    assert (config.learning_rate, config.beta1, config.beta2) == (1e-3, 0.0, 0.999)
+    assert (config.penalty, config.class_weight) == (10.0, 0.1)
+    assert config.choice_temperature == config.gate_temperature == 0.05
+    assert all(each.metadata["about"] for each in FIELDS.values())
+
+
+CHANGED = SearchConfig(
+    seed=3, subset=40, ops=("flip", "rotate"), flip=False, learning_rate=2e-3, spans={"rotate": Span(0, 90, "degree")}
+)
+
+
+@pytest.mark.parametrize("config", [SearchConfig(), CHANGED])
+def test_toml_round_trip(config, tmp_path):
+    (tmp_path / "run.toml").write_text(to_toml(config))
+    assert make_config(read_config(tmp_path / "run.toml")) == config
+    assert make_config(to_settings(config)) == config
+
+
+def test_plain_toml_and_whole_numbers():
+    assert make_config({"penalty": 3}) == SearchConfig(penalty=3.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epoch": 3}, "unknown setting 'epoch' in the settings: did you mean 'epochs'"),
+        ({"epochs": "3"}, "epochs must be int, got '3'"),
+        ({"epochs": 2.5}, "epochs must be int"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"batch_size": 5}, "must be even"),
+        ({"learning_rate": 0}, "learning_rate must be a positive number"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a positive"),
+        ({"crop": 1.0}, r"crop must be in \[0, 1\)"),
+        ({"flip": 1}, "flip must be bool"),
+        ({"spans": {"rotate": 3}}, "must have at_zero, at_one and unit"),
+        ({"spans": 3}, "spans must be a table"),
+        ({"seed": -1}, "seed must be at least 0"),
+    ],
+)
+def test_mistakes(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config(settings)
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(ConfigError, match="could not be read"):
+        read_config(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[search\n")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        read_config(tmp_path / "bad.toml")
+    (tmp_path / "typo.toml").write_text("[search]\nepocs = 3\n")
+    with pytest.raises(ConfigError, match="unknown setting 'epocs' in .*typo.toml.*did you mean 'epochs'"):
+        read_config(tmp_path / "typo.toml")
