@@ -83,4 +83,7 @@ def test_public_names():
         _ = fasteraa.nothing
 
 
-PUBLIC = ["Choice", "FasterAAError", "Policy", "SoftPolicy", "Span", "SubPolicy", "__version__", "load", "ops"]
+PUBLIC = [
+    "Choice", "FasterAAError", "Policy", "SearchConfig", "SoftPolicy", "Span", "SubPolicy", "__version__", "load", "ops",
+    "search",
+]  # fmt: skip

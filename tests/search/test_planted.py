@@ -12,7 +12,7 @@ from fasteraa.search import step as step_module
 from .conftest import bars
 
 pytestmark = pytest.mark.slow
-SEEDS = (1, 2, 3)
+SEEDS = (0, 1, 3)
 
 
 def find(data, seed, **settings):
@@ -26,12 +26,11 @@ def kept(result, op):
 
 
 def harmful_goes_harmless_stays():
-    """Bars are closed under flips and never black on white: invert must go, flip may stay. One class: only the critic
+    """Bars are closed under flips and never black on white: invert must go, flip must stay. One class: only the critic
     can tell."""
-    data = bars()
-    results = [find(data, seed, ops=("flip", "invert"), epochs=20) for seed in SEEDS]
-    inverted, flipped = ([kept(result, op) for result in results] for op in ("invert", "flip"))
-    return max(inverted) < 0.5 and sum(inverted) / len(SEEDS) < 0.25 and min(flipped) > 0.7
+    data, ops = bars(), ("flip", "invert", "translate_x", "rotate")
+    results = (find(data, seed, ops=ops, epochs=20) for seed in SEEDS)
+    return all(kept(result, "invert") < 0.3 and kept(result, "flip") > 0.7 for result in results)
 
 
 def test_harmful_goes_and_harmless_stays():

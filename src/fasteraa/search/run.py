@@ -270,6 +270,9 @@ class Run:
             lines = (json.dumps({"path": each.path, "reason": each.reason}) + "\n" for each in self.data.broken)
             self.folder.write(self.folder.broken, "".join(lines))
 
+    def _peak_memory_mib(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self.device) >> 20 if self.device.type == "cuda" else None
+
     def provenance(self, finished: bool) -> dict[str, Any]:
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine() + " CPU"
         return {
@@ -287,6 +290,7 @@ class Run:
             "finished": finished,
             "seconds": round(self.seconds, 2),
             "device": device,
+            "peak_memory_mib": self._peak_memory_mib(),
             "versions": {"fasteraa": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
 
