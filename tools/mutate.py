@@ -23,8 +23,22 @@ SOURCE = ROOT / "src" / "fasteraa"
 FILES = ("ops/tone.py", "ops/blend.py", "ops/warp.py", "ops/erase.py", "ops/forward.py", "images.py")
 TESTS = ("tests/ops", "tests/policy/test_soft.py", "tests/policy/test_transform.py")
 
-# file: {(line as written, what was changed): why no test can tell}
-KNOWN: dict[tuple[str, str, str], str] = {}
+# (file, line as written, what was changed): why no test can tell
+_ON_GPU = "only runs on a GPU; its test is marked gpu"
+_UNUSED = "the value is never used: the where() around it takes the other branch"
+_NUMPY = "numpy takes any negative number for 'whatever is left'"
+KNOWN: dict[tuple[str, str, str], str] = {
+    ("ops/tone.py", 'if index.device.type == "cpu":  # bincount is five times faster there, and waits for the device elsewhere', "Eq -> NotEq"): "both ways of counting give the same",
+    ("ops/tone.py", "counts = torch.zeros(batch, channels, 256, dtype=torch.int64, device=index.device)", "256 -> 257"): _ON_GPU,
+    ("ops/tone.py", "return counts.scatter_add_(2, index, torch.ones_like(index)).double()", "2 -> 3"): _ON_GPU,
+    ("ops/tone.py", "return np.array(self._image.histogram(), dtype=np.float64).reshape(1, -1, 256)", "1 -> 2"): _NUMPY,
+    ("ops/tone.py", "return np.array(self._image.getextrema(), dtype=np.float64).reshape(1, -1, 2)", "1 -> 2"): _NUMPY,
+    ("ops/tone.py", "scale = xp.full_like(span, 255) / xp.where(span > 0, span, 1.0)", "1.0 -> 2.0"): _UNUSED,
+    ("ops/tone.py", "scale = xp.full_like(span, 255) / xp.where(span > 0, span, 1.0)", "0 -> 1"): "a span of 1 becomes 1",
+    ("ops/tone.py", "spread = xp.floor((xp.floor(step / 2) + before) / xp.where(step > 0, step, 1.0))", "1.0 -> 2.0"): _UNUSED,
+    ("ops/tone.py", "spread = xp.floor((xp.floor(step / 2) + before) / xp.where(step > 0, step, 1.0))", "0 -> 1"): "a step of 1 becomes 1",
+    ("ops/tone.py", "table: list[int] = curve.clip(0, 255).astype(np.uint8).tolist()", "255 -> 256"): "the curves it is for stay within 0..255",
+}  # fmt: skip
 
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,

@@ -208,11 +208,14 @@ def test_empty_batch_and_state_dict():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_waits_for_nothing_on_the_gpu():
     policy = SoftPolicy().cuda()
     x = images(32).cuda()
-    torch.cuda.set_sync_debug_mode("error")
+    policy(x)  # loads what is loaded once
+    torch.cuda.synchronize()
     try:
+        torch.cuda.set_sync_debug_mode("error")
         policy(x, policy.draw(len(x))).sum().backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")

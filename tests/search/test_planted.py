@@ -12,7 +12,7 @@ from fasteraa.search import step as step_module
 from .conftest import bars
 
 pytestmark = pytest.mark.slow
-SEEDS = (0, 1, 3)
+SEEDS = (0, 1, 2)
 
 
 def find(data, seed, **settings):
@@ -48,7 +48,9 @@ def test_not_without_the_critics_gradient(monkeypatch):
 def bright(spread, count=512, side=16):
     """Four patterns, their brightness varied by up to `spread` either way."""
     generator = torch.Generator().manual_seed(0)
-    patterns = torch.nn.functional.avg_pool2d(torch.rand(4, 3, side + 2, side + 2, generator=generator), 3, 1) * 0.4 + 0.3
+    patterns = (
+        torch.nn.functional.avg_pool2d(torch.rand(4, 3, side + 2, side + 2, generator=generator), 3, 1) * 0.4 + 0.3
+    )
     labels = torch.randint(4, (count,), generator=generator)
     factor = 1 + spread * (2 * torch.rand(count, 1, 1, 1, generator=generator) - 1)
     noise = 0.02 * torch.randn(count, 3, side, side, generator=generator)

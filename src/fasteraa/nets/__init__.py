@@ -13,13 +13,13 @@ from fasteraa.errors import ConfigError, choices_hint
 from fasteraa.nets.backbone import Backbone
 from fasteraa.nets.critic import Critic
 from fasteraa.nets.external import TimmBackbone
-from fasteraa.nets.norm import frozen_statistics, make_primitive
+from fasteraa.nets.norm import frozen_statistics, make_norm_free, make_primitive
 from fasteraa.nets.resnet import resnet_50
 from fasteraa.nets.shake_shake import ShakeShake
 from fasteraa.nets.small import Small
 from fasteraa.nets.wide_resnet import WideResNet
 
-__all__ = ["NAMES", "NORMS", "Backbone", "Critic", "build", "frozen_statistics", "make_primitive"]
+__all__ = ["NAMES", "NORMS", "Backbone", "Critic", "build", "frozen_statistics", "make_norm_free", "make_primitive"]
 
 NAMES = (
     "wrn-40-2",
@@ -31,7 +31,7 @@ NAMES = (
     "resnet-50",
     "small",
 )
-NORMS = ("fused", "primitive")
+NORMS = ("fused", "primitive", "none")
 
 # Pattern of a name, the smallest image side the net can pool down, and how to build it from the pattern's numbers.
 _FAMILIES: tuple[tuple[str, int, Callable[..., Backbone]], ...] = (
@@ -46,13 +46,16 @@ def build(name: str, num_classes: int, in_size: int | None = None, *, norm: str 
     """The network `name` with fresh weights; names beyond `NAMES`: any 'wrn-D-W', 'shake-shake-D-2xWd', 'timm:NAME'.
 
     `in_size` is the image side: checked where a net has a least one, needed by transformers. `norm="primitive"` gives
-    norm layers whose jvp can be differentiated (what `Critic` makes of any net), "fused" the fast ones.
+    norm layers whose jvp can be differentiated (what `Critic` makes of any net), "fused" the fast ones, "none" takes
+    batch statistics out.
     """
     if num_classes < 1:
         raise ConfigError(f"num_classes must be at least 1, got {num_classes}")
     if norm not in NORMS:
         raise ConfigError(f"norm must be a known kind, got {norm!r}; {choices_hint(norm, NORMS)}")
     net = _named(name, num_classes, in_size)
+    if norm == "none":
+        return make_norm_free(net)
     return make_primitive(net) if norm == "primitive" else net
 
 

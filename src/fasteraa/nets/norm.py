@@ -61,6 +61,22 @@ class BatchNorm2d(nn.BatchNorm2d):
                 old.lerp_(new, self.momentum)
 
 
+class Affine2d(nn.BatchNorm2d):
+    """The scale and shift of a batch norm without its normalisation: every image stands for itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * _per_channel(self.weight) + _per_channel(self.bias)
+
+
+class GainConv2d(nn.Conv2d):
+    """A convolution with a gain on each channel of its output."""
+
+    gain: nn.Parameter
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * _per_channel(self.gain)
+
+
 class BatchNormAct2d(BatchNorm2d):
     """Twin of timm's layer of this name, which owns a dropout and an activation."""
 
@@ -118,12 +134,41 @@ def make_primitive(module: AnyModule) -> AnyModule:
         twin = _TWINS.get(f"{kind.__module__}.{kind.__qualname__}")
         if twin is not None:
             layer.__class__ = twin
-        elif isinstance(layer, _WRONG_UNDER_JVP) and kind not in _TWINS.values():
+        elif isinstance(layer, _WRONG_UNDER_JVP) and kind not in (*_TWINS.values(), Affine2d):
             raise ConfigError(
                 f"a critic's norm layers must have a form in primitive ops, got {kind.__qualname__} at {path!r}; "
                 f"choices: {', '.join(name.rpartition('.')[2] for name in _TWINS)}, GroupNorm, RMSNorm"
             )
     return module
+
+
+def make_norm_free(module: AnyModule) -> AnyModule:
+    """Take the batch statistics out of `module`, in place: each batch norm keeps its scale and shift alone.
+
+    Residual branches begin with a gain of zero (SkipInit), so that a deep network starts as a shallow one and does not
+    explode. The gain is a parameter of its own: zero weights instead would all take Adam's whole step at once.
+    """
+    for layer in module.modules():
+        if type(layer) in (nn.BatchNorm2d, BatchNorm2d) and layer.affine:
+            layer.__class__ = Affine2d
+    for layer in module.modules():
+        name = next((name for name in _LAST_OF_BRANCH if hasattr(layer, name)), None)
+        ends = () if name is None else getattr(layer, name)
+        for end in ends if isinstance(ends, tuple) else (ends,):
+            _start_at_zero(end)
+    return module
+
+
+def _start_at_zero(end: nn.Module) -> None:
+    if isinstance(end, Affine2d):
+        nn.init.zeros_(end.weight)
+    elif isinstance(end, nn.Conv2d):
+        end.__class__ = GainConv2d
+        end.register_parameter("gain", nn.Parameter(torch.zeros(end.out_channels)))
+
+
+# what ends a residual branch (a module or several): in our own blocks; in torchvision's and timm's
+_LAST_OF_BRANCH = ("last_of_branch", "bn3", "bn2")
 
 
 @contextmanager

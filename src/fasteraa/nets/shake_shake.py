@@ -70,6 +70,10 @@ class Block(nn.Module):
         same = in_channels == out_channels
         self.skip = nn.Identity() if same else Shortcut(in_channels, out_channels, stride)
 
+    @property
+    def last_of_branch(self) -> tuple[nn.Module, ...]:
+        return self.branch1[-1], self.branch2[-1]
+
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.skip(x) + self.shake(self.branch1(x), self.branch2(x))
         return out

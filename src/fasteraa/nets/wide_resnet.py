@@ -22,6 +22,10 @@ class Block(nn.Module):
         same = in_channels == out_channels and stride == 1
         self.skip = None if same else conv(in_channels, out_channels, 1, stride)
 
+    @property
+    def last_of_branch(self) -> nn.Conv2d:
+        return self.conv2
+
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(self.norm1(x))
         skip = x if self.skip is None else self.skip(h)

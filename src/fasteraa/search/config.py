@@ -37,6 +37,7 @@ class SearchConfig:
     choice_temperature: float = _setting(0.05, "eta of the softmax over operations.")
     gate_temperature: float = _setting(0.05, "lambda of the relaxed Bernoulli gates.")
     backbone: str = _setting("auto", "The critic's network: auto, wrn-40-2, resnet-50, small, or timm:NAME.")
+    critic_norm: str = _setting("none", "The critic's norm layers: none, or batch, as the paper's networks have them.")
     learning_rate: float = _setting(1e-3, "Of Adam, for policy and critic alike.")
     beta1: float = _setting(0.0, "Adam's first coefficient.")
     beta2: float = _setting(0.999, "Adam's second coefficient.")
@@ -58,10 +59,13 @@ class SearchConfig:
         for name in _SHARES:
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.critic_norm not in NORMS:
+            raise ConfigError(f"unknown critic_norm: {choices_hint(self.critic_norm, NORMS)}, got {self.critic_norm!r}")
         if self.batch_size % 2:
             raise ConfigError(f"batch_size must be even (half of a batch is augmented), got {self.batch_size}")
 
 
+NORMS = ("none", "batch")
 _AT_LEAST = {
     "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "size": 8, "sub_policies": 1, "operation_count": 1,
     "chunk_size": 1, "penalty": 0, "class_weight": 0,

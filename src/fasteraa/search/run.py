@@ -132,7 +132,8 @@ class Run:
         self.start = self.policy.freeze("start", {"seed": config.seed})
         self.policy = self.policy.to(device)
         with _seeded(config.seed):
-            backbone = build(self.backbone, len(data.classes), min(data.size))
+            norm = "none" if config.critic_norm == "none" else "primitive"
+            backbone = build(self.backbone, len(data.classes), min(data.size), norm=norm)
             critic = Critic(backbone, len(data.classes)).to(device)
         self.images, self.labels = data.images.to(device), data.labels.to(device)
         self.step = Step(critic, self.policy, Normalise.of(self.images), config)

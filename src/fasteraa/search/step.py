@@ -84,8 +84,8 @@ class Step:
     def _judge(self, images: Tensor, labels: Tensor) -> Judged:
         """Originals and augmented images are judged in batches of their own.
 
-        In one batch they would share the norm layers' statistics, which the critic then uses to tell them apart: its
-        scores run away from the penalty (distances of 50 to 150 instead of 3) and the policy learns nothing.
+        With `critic_norm = "batch"`, in one batch they would share the norm layers' statistics, which the critic then
+        uses to tell them apart: its scores run away from the penalty and the policy learns nothing.
         """
         scores, logits = self.critic(self.normalise(images))
         return Judged(scores, logits, labels)

@@ -16,7 +16,7 @@ from fasteraa.images import to_tensor
 from fasteraa.ops import NO_SPANS, Context, Op, Pair, Spans, hard, hard_pillow, physical, soft
 
 SIZES = ((32, 32), (1, 1), (2, 5), (3, 3), (47, 33), (28, 41), (64, 64), (130, 96))  # height, width
-KINDS = ("noise", "smooth", "low-contrast", "constant", "two-valued", "greyscale")
+KINDS = ("noise", "smooth", "low-contrast", "constant", "two-valued", "neighbours", "greyscale")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ def picture(kind: str, height: int, width: int, seed: int = 0) -> Any:
         return rng.integers(100, 121, (height, width, 3), dtype=np.uint8)
     if kind == "constant":
         return np.broadcast_to(rng.integers(0, 256, 3, dtype=np.uint8), (height, width, 3)).copy()
+    if kind == "neighbours":
+        return rng.integers(100, 102, (height, width, 3), dtype=np.uint8)
     if kind == "two-valued":
         return np.where(rng.random((height, width, 3)) < 0.3, np.uint8(17), np.uint8(230))
     return rng.integers(0, 256, (height, width) if kind == "greyscale" else (height, width, 3), dtype=np.uint8)
@@ -124,7 +126,7 @@ def check_batch_is_loop(row: Op) -> None:
     batch = torch.stack([to_tensor(Image.fromarray(picture(kind, 12, 17))) for kind in KINDS if kind != "greyscale"])
     before = batch.clone()
     count = len(batch)
-    m, sign = torch.linspace(0.1, 1, count), torch.tensor([1.0, -1.0, -1.0, 1.0, -1.0])
+    m, sign = torch.linspace(0.1, 1, count), torch.tensor([1.0, -1.0] * count)[:count]
     hole = torch.linspace(0.1, 0.9, 2 * count).view(count, 2)
     context = Context(batch.flip(0), hole)
     out = hard(row, batch, m, sign, context)
