@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.ready
 EXTRAS ?= dev
-.PHONY: setup test check parity mutate generate clean
+.PHONY: setup demo test check parity mutate generate clean
 
 setup: $(STAMP)
 
@@ -20,6 +20,11 @@ $(STAMP): pyproject.toml
 	  $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'; \
 	fi
 	@touch $@
+
+# the main job on the embedded sample: a policy, its picture and a summary in demo/
+demo: $(STAMP)
+	@rm -rf demo
+	$(BIN)/fasteraa search --out demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal

@@ -84,6 +84,6 @@ def test_public_names():
 
 
 PUBLIC = [
-    "Choice", "FasterAAError", "Policy", "SearchConfig", "SoftPolicy", "Span", "SubPolicy", "__version__", "load", "ops",
-    "search",
+    "Choice", "FasterAAError", "Policy", "SearchConfig", "SoftPolicy", "Span", "SubPolicy", "__version__", "load",
+    "ops", "search",
 ]  # fmt: skip

@@ -61,5 +61,5 @@ def test_bad_files(tmp_path):
     with pytest.raises(ConfigError, match="not valid TOML"):
         read_config(tmp_path / "bad.toml")
     (tmp_path / "typo.toml").write_text("[search]\nepocs = 3\n")
-    with pytest.raises(ConfigError, match="unknown setting 'epocs' in .*typo.toml.*did you mean 'epochs'"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'epocs' in .*typo\.toml.*did you mean 'epochs'"):
         read_config(tmp_path / "typo.toml")

@@ -1,0 +1,239 @@
+"""Runs: seeds, resuming after any kind of end, trouble with numbers and disks, and what is left in the folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fasteraa
+from fasteraa.data import ImageSet
+from fasteraa.errors import ConfigError, DataError, RunError
+from fasteraa.policy import Policy
+from fasteraa.search import SearchConfig
+from fasteraa.search import run as run_module
+from fasteraa.search.run import choose_backbone, find_device
+
+
+def search(data, config, **options):
+    return fasteraa.search(data, config, device="cpu", **options)
+
+
+def test_same_seed_same_hash_and_other_seed_other_hash(tiny, quick):
+    one, two = (search(tiny, quick) for _ in range(2))
+    other = search(tiny, replace(quick, seed=1))
+    assert one.policy.hash == two.policy.hash
+    assert one.policy.hash != other.policy.hash
+    assert one.policy.hash != one.start.hash
+    assert one.start.hash == Policy.named("random", sub_policies=2, seed=0, ops=quick.ops).hash
+    assert torch.initial_seed() == 0  # the caller's generator was left alone
+
+
+def test_the_result_and_the_folder(tiny, quick, tmp_path):
+    result = search(tiny, quick, out=tmp_path / "run")
+    assert result.finished
+    assert len(result.epochs) == 3
+    assert Policy.load(tmp_path / "run" / "policy.json") == result.policy
+    assert Policy.load(tmp_path / "run" / "start.json") == result.start
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert all(row["change"] > 0 for row in rows)
+    provenance = result.policy.provenance
+    assert provenance["data"]["fingerprint"] == tiny.fingerprint
+    assert provenance["config"]["epochs"] == 3
+    assert provenance["finished"]
+    assert provenance["backbone"] == "small"
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == {"config.toml", "metrics.jsonl", "checkpoint.pt", "policy.json", "start.json"}
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAfter(run_module.Silent):
+    """Ends the run, as a crash would, after so many steps."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def step(self):
+        self.left -= 1
+        if self.left == 0:
+            raise Stop
+
+
+@pytest.mark.parametrize("steps", [1, 4, 6, 11])
+def test_resume_ends_as_if_nothing_had_happened(tiny, quick, tmp_path, steps):
+    whole = search(tiny, quick, out=tmp_path / "whole")
+    with pytest.raises(Stop):
+        search(tiny, quick, out=tmp_path / "cut", progress=StopAfter(steps))
+    resumed = search(tiny, quick, out=tmp_path / "cut", resume=True)
+    assert resumed.policy.hash == whole.policy.hash
+    assert [replace(e, seconds=0) for e in resumed.epochs] == [replace(e, seconds=0) for e in whole.epochs]
+    lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_max_minutes_ends_early_with_a_valid_policy(tiny, quick, tmp_path):
+    result = search(tiny, quick, out=tmp_path / "run", max_minutes=0)
+    assert not result.finished
+    assert Policy.load(tmp_path / "run" / "policy.json").hash == result.start.hash
+    rest = search(tiny, quick, out=tmp_path / "run", resume=True)
+    assert rest.finished
+    assert rest.policy.hash == search(tiny, quick).policy.hash
+
+
+def test_more_epochs_may_be_added(tiny, quick, tmp_path):
+    search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
+    longer = search(tiny, quick, out=tmp_path / "run", resume=True)
+    assert longer.policy.hash == search(tiny, quick).policy.hash
+
+
+def test_folders_are_not_mixed_up(tiny, quick, tmp_path):
+    search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
+    with pytest.raises(RunError, match="holds a run already: add --resume"):
+        search(tiny, quick, out=tmp_path / "run")
+    with pytest.raises(RunError, match="started with seed = 0, now it is 5"):
+        search(tiny, replace(quick, seed=5), out=tmp_path / "run", resume=True)
+    other = ImageSet.of(tiny.images.flip(0), tiny.labels, tiny.classes, "other")
+    with pytest.raises(RunError, match="had other data"):
+        search(other, quick, out=tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="holds no run to resume"):
+        search(tiny, quick, out=tmp_path / "new", resume=True)
+    with pytest.raises(ConfigError, match="resume needs the folder"):
+        search(tiny, quick, resume=True)
+
+
+def test_a_damaged_checkpoint_is_named(tiny, quick, tmp_path):
+    search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    with pytest.raises(RunError, match=r"checkpoint.*could not be read"):
+        search(tiny, quick, out=tmp_path / "run", resume=True)
+
+
+def test_nothing_in_a_checkpoint_is_executed(tiny, quick, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "executed"),)
+
+    search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
+    torch.save({"critic": Evil()}, tmp_path / "run" / "checkpoint.pt")
+    with pytest.raises(RunError, match="could not be read"):
+        search(tiny, quick, out=tmp_path / "run", resume=True)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tiny, quick, tmp_path, monkeypatch):
+    whole, calls = run_module.Step.__call__, []
+
+    def step(self, *arguments):
+        calls.append(1)
+        return whole(self, *arguments) * (float("nan") if len(calls) > 6 else 1.0)
+
+    monkeypatch.setattr(run_module.Step, "__call__", step)
+    with pytest.raises(RunError, match=r"not finite in epoch 2\. The last good state \(epoch 1\).*learning_rate"):
+        search(tiny, quick, out=tmp_path / "run")
+    monkeypatch.setattr(run_module.Step, "__call__", whole)
+    assert search(tiny, quick, out=tmp_path / "run", resume=True).policy.hash == search(tiny, quick).policy.hash
+
+
+def test_a_folder_that_cannot_be_written_is_noticed_first(tiny, quick, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="could not be written"):
+        search(tiny, quick, out=tmp_path / "file" / "run")
+
+
+def test_a_full_disk_is_named(tiny, quick, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_module.torch, "save", full)
+    with pytest.raises(RunError, match="No space left on device"):
+        search(tiny, quick, out=tmp_path / "run")
+    assert not list((tmp_path / "run").glob(".*"))  # no partial file
+
+
+def test_out_of_memory_says_what_to_lower(tiny, quick, monkeypatch):
+    def hungry(self, *_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(run_module.Step, "__call__", hungry)
+    with pytest.raises(RunError, match="lower --batch-size"):
+        search(tiny, quick)
+
+
+def test_choices_of_network_and_device(quick, tiny):
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert choose_backbone("auto", 32, cpu) == "small"
+    assert choose_backbone("auto", 32, gpu) == "wrn-40-2"
+    assert choose_backbone("auto", 128, gpu) == "resnet-50"
+    assert choose_backbone("wrn-16-1", 32, cpu) == "wrn-16-1"
+    with pytest.raises(ConfigError, match="unknown device 'gpu'"):
+        find_device("gpu")
+    with pytest.raises(ConfigError, match="lower --batch-size"):
+        search(tiny, replace(quick, batch_size=128))
+    with pytest.raises(ConfigError, match="unknown critic_norm"):
+        SearchConfig(critic_norm="layer")
+    assert search(tiny, replace(quick, epochs=1, critic_norm="batch", backbone="wrn-10-1")).finished
+
+
+def test_any_source(quick, tmp_path):
+    with pytest.raises(DataError):
+        search(tmp_path / "nothing", quick)
+    images = torch.randint(0, 256, (40, 3, 10, 10), dtype=torch.uint8)
+    pairs = [(image, index % 2) for index, image in enumerate(images)]
+    assert search(pairs, replace(quick, epochs=1)).data.size == (10, 10)
+
+
+# --- signals: real processes ------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, torch, fasteraa
+torch.set_num_threads(1)
+from fasteraa.data import load
+from fasteraa.search import SearchConfig
+config = SearchConfig(epochs=6, batch_size=64, sub_policies=2, ops=("flip", "invert"), subset=320, size=12)
+result = fasteraa.search(None, config, out=sys.argv[1], resume="--resume" in sys.argv, device="cpu")
+print(result.policy.hash)
+"""
+
+
+def start(folder, *arguments):
+    command = [sys.executable, "-c", SCRIPT, str(folder), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(path, process):
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(tmp_path):
+    """SIGKILL in the middle, SIGTERM in the middle, then to the end: the same policy as in one go."""
+    whole, _ = start(tmp_path / "whole").communicate(timeout=120)
+    killed = start(tmp_path / "cut")
+    wait_for(tmp_path / "cut" / "checkpoint.pt", killed)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=60)
+    checkpoint = tmp_path / "cut" / "checkpoint.pt"
+    before = checkpoint.stat().st_mtime_ns
+    stopped = start(tmp_path / "cut", "--resume")
+    while checkpoint.stat().st_mtime_ns == before and stopped.poll() is None:
+        time.sleep(0.01)
+    stopped.send_signal(signal.SIGTERM)
+    _, error = stopped.communicate(timeout=60)
+    assert "stopped by SIGTERM" in error
+    assert "add --resume to go on" in error
+    resumed, _ = start(tmp_path / "cut", "--resume").communicate(timeout=120)
+    assert resumed.strip() == whole.strip() != ""
