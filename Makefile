@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 # the main job on the embedded sample: a policy, its picture and a summary in demo/
 demo: $(STAMP)
 	@rm -rf demo
-	$(BIN)/fasteraa search --out demo
+	$(BIN)/fasteraa search --out demo --batch-size 64
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal

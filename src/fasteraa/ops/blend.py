@@ -49,14 +49,23 @@ blend = Blend()
 
 
 def smooth(image: Tensor, whole: bool) -> Tensor:
-    """Pillow's SMOOTH filter: 3x3 with a centre of 5, sum 13, the outermost pixels as they were."""
-    if min(image.shape[2:]) < 3:
+    """Pillow's SMOOTH filter: 3x3 with a centre of 5, sum 13, the outermost pixels as they were.
+
+    The sums run along the flat image, which is several times faster than along its rows; what wraps around lands in
+    the first and last column, and those are put back.
+    """
+    height, width = image.shape[2:]
+    if min(height, width) < 3:
         return image
-    rows = image[:, :, :-2] + image[:, :, 1:-1] + image[:, :, 2:]
-    total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * image[:, :, 1:-1, 1:-1]
-    inner = ((2 * total + 13) / 26).floor() if whole else total / 13
-    middle = torch.cat([image[:, :, 1:-1, :1], inner, image[:, :, 1:-1, -1:]], 3)
-    return torch.cat([image[:, :, :1], middle, image[:, :, -1:]], 2)
+    flat = image.flatten(2)
+    rows = flat[..., : -2 * width] + flat[..., width:-width] + flat[..., 2 * width :]
+    total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * flat[..., width + 1 : -width - 1]
+    out = flat.clone()
+    out[..., width + 1 : -width - 1] = ((2 * total + 13) / 26).floor() if whole else total / 13
+    out = out.view_as(image)
+    out[..., 0] = image[..., 0]
+    out[..., -1] = image[..., -1]
+    return out
 
 
 def mean_level(grey: Tensor, whole: bool) -> Tensor:

@@ -46,11 +46,11 @@ class Levels:
     def counts(self) -> Tensor:
         """The histogram (B, C, 256)."""
         batch, channels, _ = self.index.shape
-        index = self.index.long()
-        if index.device.type == "cpu":  # bincount is five times faster there, and waits for the device elsewhere
-            first = 256 * torch.arange(batch * channels).view(batch, channels, 1)
-            counts = torch.bincount((index + first).flatten(), minlength=256 * batch * channels)
+        if self.index.device.type == "cpu":  # ten times faster there; elsewhere bincount waits for the device
+            first = 256 * torch.arange(batch * channels, dtype=torch.int32).view(batch, channels, 1)
+            counts = torch.bincount((self.index.int() + first).flatten(), minlength=256 * batch * channels)
             return counts.view(batch, channels, 256).double()
+        index = self.index.long()
         counts = torch.zeros(batch, channels, 256, dtype=torch.int64, device=index.device)
         return counts.scatter_add_(2, index, torch.ones_like(index)).double()
 
