@@ -14,7 +14,7 @@ from fasteraa.ops.warp import move_points, nearest, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
 
-_CACHED = 2**17  # pixels treated at once on a CPU: their temporaries stay in its cache
+_CACHED = 2**18  # values treated at once on a CPU: their temporaries stay in its cache
 
 
 def augment(policy: Policy, batch: Tensor, generator: Generator | None = None, pool: Tensor | None = None) -> Tensor:
@@ -34,28 +34,34 @@ def apply_draw(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, pool: Tens
     for k in range(plan.depth):
         drawn, order = draw.op[:, k].cpu().sort()
         runs = torch.bincount(drawn + 1, minlength=len(plan.ops) + 1).tolist()
-        here = order.to(batch.device)
-        images = out.index_select(0, here)
+        images = out.index_select(0, order.to(batch.device))
+        stage = _Stage(draw, k, order, batch.device)
         end = runs[0]  # these drew nothing
         for row, length in zip(plan.ops, runs[1:], strict=True):
             start, end = end, end + length
             for first in range(start, end, most):
                 run = slice(first, min(first + most, end))
-                images[run] = _apply_run(policy, row, images[run], draw, k, order[run], partners)
+                images[run] = _apply_run(policy, row, images[run], stage, run, partners)
         out = images.index_select(0, order.argsort().to(batch.device))
     return out
 
 
-def _apply_run(policy: Policy, row: Op, images: Tensor, draw: Draw, k: int, index: Tensor, partners: Tensor) -> Tensor:
-    device = images.device
-    index = index.to(draw.op.device)
-    magnitude, sign = draw.magnitude[index, k].to(device), draw.sign[index, k].to(device)
-    value = physical(row, magnitude, sign, images.shape[3], images.shape[2], policy.spans)
+class _Stage:
+    """One stage of a draw, in the order in which its images are treated, on their device."""
+
+    def __init__(self, draw: Draw, k: int, order: Tensor, device: torch.device):
+        order = order.to(draw.op.device)
+        columns = (draw.magnitude[:, k], draw.sign[:, k], draw.hole[:, k], draw.partner[:, k])
+        self.magnitude, self.sign, self.hole, self.partner = (c.index_select(0, order).to(device) for c in columns)
+
+
+def _apply_run(policy: Policy, row: Op, images: Tensor, stage: _Stage, run: slice, partners: Tensor) -> Tensor:
+    value = physical(row, stage.magnitude[run], stage.sign[run], images.shape[3], images.shape[2], policy.spans)
     partner = None
     if row.name == "sample_pairing":
-        partner = partners[(draw.partner[index, k] * len(partners)).long().to(partners.device)].to(device)
-    context = Context(partner, draw.hole[index, k].to(device), policy.fill, policy.hole_fill)
-    return row.family.hard(row, images, value, context)
+        index = (stage.partner[run] * len(partners)).long()
+        partner = partners[index.to(partners.device)].to(images.device)
+    return row.family.hard(row, images, value, Context(partner, stage.hole[run], policy.fill, policy.hole_fill))
 
 
 PartnerOf = Callable[[Deed, Image.Image], Image.Image]
