@@ -8,17 +8,13 @@ EXTRAS ?= dev
 
 setup: $(STAMP)
 
-# uv where it is to be had, plain pip otherwise
+# uv where it is to be had and works, plain pip otherwise
 $(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12"; exit 1; }
 	@command -v uv >/dev/null 2>&1 || $(PYTHON) -m pip install --quiet uv >/dev/null 2>&1 || true
-	@if command -v uv >/dev/null 2>&1; then UV="uv"; elif $(PYTHON) -m uv --version >/dev/null 2>&1; then UV="$(PYTHON) -m uv"; else UV=""; fi; \
-	if [ -n "$$UV" ]; then \
-	  { [ -x $(BIN)/python ] || $$UV venv --quiet --python "$$(command -v $(PYTHON))" $(VENV); } && \
-	  $$UV pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'; \
-	else \
-	  { [ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); } && \
-	  $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'; \
-	fi
+	@{ uv venv --quiet --allow-existing --python "$(PYTHON)" $(VENV) && \
+	   uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'; } 2>/dev/null || \
+	 { echo "uv did not do; using pip"; [ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear $(VENV); $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'; }
 	@touch $@
 
 # the main job on the embedded sample: a policy, its picture and a summary in demo/
