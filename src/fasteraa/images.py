@@ -55,6 +55,8 @@ def to_tensor(image: Image.Image) -> Tensor:
 
 def from_array(array: Any) -> Tensor:
     """uint8 numpy array (H, W, C) -> tensor (C, H, W)."""
+    if not array.flags.writeable or min(array.strides, default=0) < 0:  # torch takes neither
+        array = array.copy()
     return torch.from_numpy(array).permute(2, 0, 1).contiguous()
 
 

@@ -80,16 +80,16 @@ def test_float32_magnitudes_survive():
 def test_ops_depth_and_discretize():
     policy = every_op()
     assert policy.ops == list(OPS)
-    assert policy.depth == 17
+    assert policy.depth == len(OPS)
     discrete = policy.discretize()
-    assert [len(stage) for stage in discrete.sub_policies[0].stages] == [1] * 17
+    assert [len(stage) for stage in discrete.sub_policies[0].stages] == [1] * len(OPS)
     assert discrete.sub_policies[0].stages[4][0] == Choice("rotate", 0.25, 0.123456789, 1.0)
     assert Policy((SubPolicy(((Choice("invert", 0.0), Choice("flip", 1.0, weight=0)),)),)).ops == []
 
 
 def test_describe():
     text = every_op().describe()
-    assert text.splitlines()[0].startswith("all: 2 sub-policies, up to 17 stages, sha256:")
+    assert text.splitlines()[0].startswith(f"all: 2 sub-policies, up to {len(OPS)} stages, sha256:")
     assert "rotate(25%, ±16.7°)" in text
     assert "rotate(100%, -13.5° to -94.5°)" in text
     assert "(25%) leave the image alone" in text

@@ -70,7 +70,7 @@ def test_trivialaugment_draws_as_torchvision_does():
         count = int((draw.op == number).sum())
         assert binom.ppf(1e-6, many, 1 / 14) < count < binom.ppf(1 - 1e-6, many, 1 / 14)
     posterized = draw.magnitude[draw.op == plan.ops.index(OPS["posterize"])]
-    bits = (8 - 6 * posterized + 1e-6).floor().int().tolist()
+    bits = policy.span("posterize").value(posterized).floor().int().tolist()
     theirs = v2.TrivialAugmentWide._AUGMENTATION_SPACE["Posterize"][0](31, 32, 32).tolist()
     for kept in range(2, 9):
         share = theirs.count(kept) / 31

@@ -70,8 +70,11 @@ def smooth(image: Tensor, whole: bool) -> Tensor:
 
 def mean_level(grey: Tensor, whole: bool) -> Tensor:
     """The mean of each image (B, 1, 1, 1), to the nearest level if they are whole."""
-    mean = grey.mean((1, 2, 3), keepdim=True, dtype=torch.float64)
-    return ((mean + 0.5).floor() if whole else mean).to(grey.dtype)
+    if not whole:
+        return grey.mean((1, 2, 3), keepdim=True)
+    # a GPU's mean multiplies by a rounded 1 / count, which misses exact halves: divide, and by a tensor
+    total = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64)
+    return ((2 * total + grey[0].numel()) / torch.full_like(total, 2 * grey[0].numel())).floor().to(grey.dtype)
 
 
 def _enhance(kind: str) -> Any:

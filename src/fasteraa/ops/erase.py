@@ -33,6 +33,7 @@ class Erase:
         colour = colour_like(image, context.hole_fill)
         out = torch.zeros_like(image)
         for n, row in enumerate(ops):
+            # a box is whole pixels: no gradient can come through it but straight through
             inside = self._inside(row, image, value[:, n].detach().double(), context)
             out = out + weight[:, n, None, None, None] * torch.where(inside, colour, image)
         return out

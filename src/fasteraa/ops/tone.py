@@ -105,7 +105,7 @@ class Tone:
         table = torch.zeros(*flat.shape[:2], 256, dtype=image.dtype, device=image.device)
         slope = torch.zeros_like(table)
         for n, row in enumerate(ops):
-            curve, steep = _curve(row, levels, value[:, n].detach().double())
+            curve, steep = _curve(row, levels, (value[:, n].detach() if row.discrete else value[:, n]).double())
             share = weight[:, n, None, None]
             table = table + share * curve.to(image.dtype)
             slope = slope + share * (steep.to(image.dtype) if isinstance(steep, torch.Tensor) else steep)

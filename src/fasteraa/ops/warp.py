@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from PIL import Image, ImageOps
 
 from fasteraa._lazy import lazy_import
+from fasteraa.errors import ImageError
 from fasteraa.images import colour_like, fill_for
 from fasteraa.ops.declare import Context, Op, Pair, Span, op
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 else:
     torch = lazy_import("torch")
 
+LARGEST_SIDE = 16383  # beyond it Pillow leaves fixed point in places
 # x_source = a x + b y + c,  y_source = d x + e y + f, in continuous coordinates (pixel centres lie at .5)
 Coefficients = tuple["Tensor | float", ...]
 
@@ -63,11 +65,13 @@ def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None) -> Tens
 
 def source_index(matrix: Tensor, width: int, height: int) -> Tensor:
     """For each output pixel (B, H, W) the flat index of its source pixel; width * height where that is outside."""
+    if max(width, height) > LARGEST_SIDE:
+        raise ImageError(f"geometric operations take sides of up to {LARGEST_SIDE} pixels, got {width}x{height}")
     a, b, c, d, e, f = matrix.double().unbind(1)
     turns = (b != 0) | (d != 0)
-    x_start = torch.where(turns, _fixed(c + 0.5 * a + 0.5 * b), (c + 0.5 * a).floor() * 65536)
-    y_start = torch.where(turns, _fixed(f + 0.5 * d + 0.5 * e), (f + 0.5 * e).floor() * 65536)
-    # 32 bits hold every coordinate that lies within twice the image; Pillow's own limit is a side of 32767
+    x_start = torch.where(turns, _fixed(c + 0.5 * a + 0.5 * b), _whole_start(c + 0.5 * a))
+    y_start = torch.where(turns, _fixed(f + 0.5 * d + 0.5 * e), _whole_start(f + 0.5 * e))
+    # 32 bits hold every coordinate that lies within twice the image
     x = torch.arange(width, device=matrix.device, dtype=torch.int32)
     y = torch.arange(height, device=matrix.device, dtype=torch.int32)[:, None]
     parts = (_fixed(a), _fixed(b), x_start, _fixed(d), _fixed(e), y_start)
@@ -76,6 +80,10 @@ def source_index(matrix: Tensor, width: int, height: int) -> Tensor:
     y_source = (whole[3] * x + (whole[4] * y + whole[5])) >> 16
     inside = (x_source >= 0) & (x_source < width) & (y_source >= 0) & (y_source < height)
     return torch.where(inside, y_source * width + x_source, width * height).long()
+
+
+def _whole_start(number: Tensor) -> Tensor:
+    return number.floor() * 65536
 
 
 def _fixed(number: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ class Policy:
         spans = {name: check_span(find(name), span) for name, span in self.spans.items()}
         object.__setattr__(self, "spans", {name: span for name, span in spans.items() if span != find(name).span})
         for what in ("fill", "hole_fill"):
-            object.__setattr__(self, what, _check_colour(what, getattr(self, what)))
+            object.__setattr__(self, what, check_colour(what, getattr(self, what)))
 
     def __hash__(self) -> int:
         return hash(self.hash)
@@ -270,7 +270,7 @@ def _check_weight(weight: Any, where: str) -> None:
         raise PolicyError(f"weight must be a finite number of at least 0, got {weight!r} for {where}")
 
 
-def _check_colour(what: str, colour: Any) -> tuple[int, int, int]:
+def check_colour(what: str, colour: Any) -> tuple[int, int, int]:
     if not isinstance(colour, list | tuple) or len(colour) != 3:
         raise PolicyError(f"{what} must be three levels in 0..255, got {colour!r}")
     if not all(isinstance(level, int) and not isinstance(level, bool) and 0 <= level <= 255 for level in colour):

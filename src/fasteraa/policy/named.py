@@ -41,7 +41,7 @@ _WIDE_SPANS = {
     "translate_y": Span(0, 32, "px"),
     "rotate": Span(0, 135, "degree"),
     **{name: Span(1, 1.99, "factor") for name in ("brightness", "color", "contrast", "sharpness")},
-    "posterize": Span(8, 2, "bit"),
+    "posterize": Span(8, 0, "bit"),  # down to 2 bits; whole bits are exact eighths of the span
 }
 
 
@@ -119,7 +119,7 @@ def trivialaugment_wide() -> Policy:
     ops = [op for op in _NO_SEARCH_OPS if op != "posterize"]
     choices = [Choice(op, _ALL_BUT_ONE, (1 / 256, 1.0) if op == "solarize" else (0.0, 1.0)) for op in ops]
     bits = [round(8 - 6 * bin_ / 30) for bin_ in range(31)]  # torchvision rounds its 31 strengths to whole bits
-    choices += [Choice("posterize", _ALL_BUT_ONE, (8 - b) / 6, bits.count(b) / 31) for b in dict.fromkeys(bits)]
+    choices += [Choice("posterize", _ALL_BUT_ONE, (8 - b) / 8, bits.count(b) / 31) for b in dict.fromkeys(bits)]
     return Policy((SubPolicy((tuple(choices),)),), "trivialaugment-wide", _WIDE_SPANS)
 
 

@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from fasteraa.errors import PolicyError
 from fasteraa.images import check_batch
 from fasteraa.ops import Context, Op, Span, check_span, find, select, soft_mixture
-from fasteraa.policy.artifact import Choice, Policy, SubPolicy
+from fasteraa.policy.artifact import Choice, Policy, SubPolicy, check_colour
 
 _EDGE = 1e-4  # probabilities enter the logit squeezed into [_EDGE, 1 - _EDGE], so that 0 and 1 keep a gradient
 _NEGLIGIBLE = 1e-4  # choices with a smaller weight are left out of the frozen policy
@@ -58,7 +58,7 @@ class SoftPolicy(nn.Module):
         _check_positive("chunk_size", chunk_size)
         self.ops: list[Op] = select(ops)
         self.spans = {name: check_span(find(name), span) for name, span in (spans or {}).items()}
-        self.fill = fill
+        self.fill = check_colour("fill", fill)
         self.choice_temperature = choice_temperature
         self.gate_temperature = gate_temperature
         self.chunk_size = chunk_size

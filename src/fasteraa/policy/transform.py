@@ -103,7 +103,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
     def _tensor(self, image: Tensor, params: dict[str, Any]) -> Tensor:
         """(C, H, W) and video frames (T, C, H, W) share one draw; a batch has a draw per image."""
-        if image.ndim < 3:
+        if image.ndim < 3 or image.ndim > (5 if isinstance(image, tv_tensors.Video) else 4):
             raise ImageError(f"an image must have the shape (C, H, W) or (B, C, H, W), got {tuple(image.shape)}")
         frames = image.as_subclass(Tensor).reshape(-1, *image.shape[-3:])
         check_batch(frames, soft=False)

@@ -93,8 +93,16 @@ class RunFolder:
     def cut_metrics(self, epochs: int) -> None:
         """Forget epochs that the checkpoint does not know: they are about to be run again."""
         if self.metrics.exists():
-            kept = [line for line in self.metrics.read_text().splitlines() if json.loads(line)["epoch"] <= epochs]
+            kept = [line for line in self.metrics.read_text().splitlines() if _epoch_of(line) <= epochs]
             self.write(self.metrics, "".join(line + "\n" for line in kept))
+
+
+def _epoch_of(line: str) -> float:
+    """The epoch of a line of metrics; a line that a crash cut off belongs to no epoch that counts."""
+    try:
+        return float(json.loads(line)["epoch"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
 
 
 @contextmanager

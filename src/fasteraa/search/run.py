@@ -197,8 +197,9 @@ class Run:
         finished = self.epoch >= self.config.epochs
         policy = self.policy.freeze(f"found on {self.data.name}", self.provenance(finished))
         if self.folder is not None:
-            if caught:
+            if not finished and bool(torch.isfinite(self._parameters()).all() & torch.isfinite(self.sums).all()):
                 self.save()
+            if caught:
                 raise RunError(
                     f"stopped by {caught[0]} in epoch {self.epoch + 1}; everything is saved in "
                     f"{str(self.folder.path)!r}: add --resume to go on"

@@ -1,0 +1,122 @@
+"""`fasteraa search` and its neighbours, end to end on small pictures."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fasteraa.policy import Policy
+
+QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
+
+
+def fasteraa(*arguments, **options):
+    command = [sys.executable, "-m", "fasteraa", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **options)
+
+
+def size_of(path):
+    with Image.open(path) as image:
+        return image.size
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Two classes, several modes, one broken file."""
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for name in ("ants", "bees"):
+        (root / name).mkdir()
+        for index in range(12):
+            image = Image.fromarray(rng.integers(0, 256, (30, 40 - index, 3), dtype=np.uint8))
+            mode = ["RGB", "L", "RGBA", "P"][index % 4]
+            image.convert(mode).save(root / name / f"{index}.png")
+    (root / "bees" / "broken.jpg").write_bytes(b"no picture")
+    return root
+
+
+def test_search_on_a_folder(photos, tmp_path):
+    out = tmp_path / "run"
+    done = fasteraa("search", photos, "--out", out, "--size", 16, "--tensorboard", *QUICK)
+    assert done.returncode == 0, done.stderr
+    for words in ("24 images of 2 classes at 16x16", "epoch 2/2: distance", "suppressed:", "fasteraa.load("):
+        assert words in done.stdout
+    policy = Policy.load(out / "policy.json")
+    assert set(policy.ops) <= {"flip", "invert", "rotate"}
+    assert policy.provenance["data"]["images"] == 24
+    assert size_of(out / "preview.png")[0] > 200
+    assert (out / "summary.txt").read_text().startswith("found on")
+    assert json.loads((out / "broken.jsonl").read_text())["path"].endswith("broken.jpg")
+    assert list((out / "tensorboard").iterdir())
+    again = fasteraa("search", photos, "--out", out, *QUICK)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "holds a run already" in again.stderr
+
+
+def test_config_file_flags_and_set(tmp_path):
+    (tmp_path / "run.toml").write_text("[search]\nepochs = 7\npenalty = 3.0\n")
+    done = fasteraa(
+        "config", "--config", tmp_path / "run.toml", "--epochs", 9, "--set", "class_weight=0.5", "--no-flip"
+    )
+    assert done.returncode == 0
+    for line in ("epochs = 9", "penalty = 3.0", "class_weight = 0.5", "flip = false", "sub_policies = 10"):
+        assert line in done.stdout.splitlines()
+
+
+def test_preview_and_data_check(photos, tmp_path):
+    sheet = tmp_path / "new" / "sheet.png"
+    done = fasteraa("preview", photos, "--policy", "autoaugment-svhn", "--out", sheet, "--size", 24)
+    assert done.returncode == 0, done.stderr
+    assert size_of(sheet)[1] > 500
+    checked = fasteraa("data", "check", photos)
+    assert checked.returncode == 0, checked.stderr
+    assert "broken.jpg" in checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search", "nowhere", "--out", "run"], "nowhere"),
+        (["search", "cifar11", "--out", "run"], "did you mean 'cifar10'"),
+        (["search", "--ops", "flip,rotat", "--out", "run"], "did you mean 'rotate'"),
+        (["search", "--epochs", "0", "--out", "run"], "epochs must be at least 1"),
+        (["search", "--set", "penalty", "--out", "run"], "--set takes NAME=VALUE"),
+        (["search", "--set", "penalt=3", "--out", "run"], "did you mean 'penalty'"),
+        (["search", "--config", "none.toml", "--out", "run"], "could not be read"),
+        (["search", "--device", "gpu", "--out", "run"], "unknown device 'gpu'"),
+        (["search", "--backbone", "wrn-41-2", "--out", "run"], "depth of a wide resnet"),
+        (["search", "--resume", "--out", "run"], "holds no run to resume"),
+        (["search", "--recipe", "--out", "run"], "no recipe for 'sample'"),
+        (["preview", "--policy", "nothing"], "no policy of that name"),
+        (["data", "check", "nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes(arguments, message, tmp_path):
+    done = fasteraa(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_interrupted_and_resumed(tmp_path):
+    arguments = ["search", "--out", str(tmp_path / "run"), "--size", "12", *map(str, QUICK[2:]), "--epochs", "40"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fasteraa", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "run" / "checkpoint.pt").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 2
+    assert "stopped by SIGINT" in error
+    assert "--resume" in error
+    done = fasteraa(*arguments, "--resume", "--max-minutes", "0.02")
+    assert done.returncode == 0, done.stderr
+    assert "resuming at epoch" in done.stdout
+    assert "ended early" in done.stdout
