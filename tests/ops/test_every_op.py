@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from PIL import Image
 
-from fasteraa.ops import OPS, Context, Span, hard
+from fasteraa.errors import ImageError
+from fasteraa.images import to_pillow, to_tensor
+from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow
 from fasteraa.testing import ops as checks
 
 ROWS = list(OPS.values())
@@ -76,3 +79,33 @@ def test_context_at_picks_images():
     picked = context.at(torch.tensor([2]))
     assert picked.partner.item() == 2
     assert picked.hole.tolist() == [[4, 5]]
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 3), (150, 2), (3, 200), (500, 1)])
+@pytest.mark.parametrize("name", ["translate_x", "translate_y"])
+def test_shifts_within_an_ulp_of_a_half_pixel(name, width, height):
+    """0.045 of 100 pixels is 4.5 but for an ulp: Pillow's sums decide which way it goes, and where along the row."""
+    result = checks.Parity(0, 0)
+    for sign in (1.0, -1.0):
+        for m in (0.1, 0.2, 0.05, 0.3, 1 / 9, 7 / 30, 7 / 9, 0.9):
+            image = Image.fromarray(checks.picture("noise", height, width))
+            out = hard(name, to_tensor(image), m, sign)
+            exact = to_tensor(hard_pillow(OPS[name], image, m, sign, Pair(None, (0, 0), (0, 0, 0), (0, 0, 0))))
+            result += checks.Parity(int((out != exact).sum()), out.numel())
+    assert result.differing == 0
+
+
+def test_means_that_are_exact_halves():
+    """Half black, half white: the mean is 127.5, which Pillow takes up."""
+    for height, width in ((7, 14), (28, 28), (224, 224)):
+        image = torch.zeros(3, height, width, dtype=torch.uint8)
+        image[:, : height // 2] = 255
+        image[:, height // 2, : width // 2 if height % 2 else 0] = 255
+        out = hard("contrast", image, 1.0, -1.0)
+        exact = hard_pillow(OPS["contrast"], to_pillow(image), 1.0, -1.0, Pair(None, (0, 0), (0, 0, 0), (0, 0, 0)))
+        assert torch.equal(out, to_tensor(exact))
+
+
+def test_sides_beyond_fixed_point_are_refused():
+    with pytest.raises(ImageError, match="sides of up to 16383"):
+        hard("translate_x", torch.zeros(1, 1, 40000, dtype=torch.uint8), 0.5)

@@ -54,6 +54,8 @@ def run_search(
     max_minutes: float | None,
     tensorboard: bool,
 ) -> None:
+    if resume and config is None and (out / "config.toml").is_file():
+        config = out / "config.toml"  # a resumed run has its own settings
     settings = effective_config(flags, config, (source or "sample") if recipe else None)
     from fasteraa.report.preview import draw_sheet
     from fasteraa.report.summary import summarise
@@ -80,15 +82,18 @@ def run_search(
         draw_sheet(result.policy, result.data.images[:64]).save(partial)
     if not result.finished:
         summary += f"\n\nended early, after {len(result.epochs)} of {settings.epochs} epochs (--resume goes on)"
-    typer.echo(f"\n{summary}\n\n{_use(folder)}")
+    typer.echo(f"\n{summary}\n\n{_use(folder, 'sample_pairing' in result.policy.ops)}")
 
 
-def _use(folder: Any) -> str:
+def _use(folder: Any, pairs: bool) -> str:
+    pool = "pool=train_images" if pairs else ""
+    note = "   # it mixes in other images: a list of them, or uint8 (N, 3, H, W)" if pairs else ""
     return (
         f"policy:  {folder.policy}\npreview: {folder.preview}\nsummary: {folder.summary}\n\nUse it:\n\n"
         "    import fasteraa\n"
         f"    policy = fasteraa.load({str(folder.policy)!r})\n"
-        "    transform = policy.transform()   # for Pillow images, uint8 tensors, masks, boxes; or policy(batch)"
+        f"    transform = policy.transform({pool}){note}\n\n"
+        "transform takes Pillow images, uint8 tensors, masks and boxes; policy(batch) takes whole uint8 batches."
     )
 
 

@@ -69,8 +69,7 @@ def source_index(matrix: Tensor, width: int, height: int) -> Tensor:
         raise ImageError(f"geometric operations take sides of up to {LARGEST_SIDE} pixels, got {width}x{height}")
     a, b, c, d, e, f = matrix.double().unbind(1)
     turns = (b != 0) | (d != 0)
-    x_start = torch.where(turns, _fixed(c + 0.5 * a + 0.5 * b), _whole_start(c + 0.5 * a))
-    y_start = torch.where(turns, _fixed(f + 0.5 * d + 0.5 * e), _whole_start(f + 0.5 * e))
+    x_start, y_start = _fixed(c + 0.5 * a + 0.5 * b), _fixed(f + 0.5 * d + 0.5 * e)
     # 32 bits hold every coordinate that lies within twice the image
     x = torch.arange(width, device=matrix.device, dtype=torch.int32)
     y = torch.arange(height, device=matrix.device, dtype=torch.int32)[:, None]
@@ -78,12 +77,16 @@ def source_index(matrix: Tensor, width: int, height: int) -> Tensor:
     whole = [part.to(torch.int32).view(-1, 1, 1) for part in parts]
     x_source = (whole[0] * x + (whole[1] * y + whole[2])) >> 16
     y_source = (whole[3] * x + (whole[4] * y + whole[5])) >> 16
+    turns = turns.view(-1, 1, 1)
+    x_source = torch.where(turns, x_source, _unturned(a, c, x))
+    y_source = torch.where(turns, y_source, _unturned(e, f, y))
     inside = (x_source >= 0) & (x_source < width) & (y_source >= 0) & (y_source < height)
     return torch.where(inside, y_source * width + x_source, width * height).long()
 
 
-def _whole_start(number: Tensor) -> Tensor:
-    return number.floor() * 65536
+def _unturned(scale: Tensor, shift: Tensor, place: Tensor) -> Tensor:
+    """Pillow's other way, in doubles: near a whole pixel the rounding of the sum decides."""
+    return ((shift + 0.5 * scale).view(-1, 1, 1) + scale.view(-1, 1, 1) * place).floor().to(torch.int32)
 
 
 def _fixed(number: Tensor) -> Tensor:

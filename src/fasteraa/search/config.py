@@ -90,6 +90,10 @@ def read_config(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the config {str(path)!r} is not valid TOML: {error}") from error
     settings = content.get("search", content)
+    beside = [key for key in content if key != "search"] if "search" in content else []
+    if not isinstance(settings, dict) or beside:
+        wrong = f"{beside[0]!r} beside it" if beside else f"search = {settings!r}"
+        raise ConfigError(f"{str(path)!r} must hold the settings at the top level or all in [search], got {wrong}")
     make_config(settings, f"{str(path)!r}")
     return dict(settings)
 
@@ -137,6 +141,9 @@ def _converted(name: str, value: Any, where: str) -> Any:
         return _spans(value, where)
     kinds = _kinds(typing.get_type_hints(SearchConfig)[name])
     if isinstance(value, list | tuple) and tuple in kinds:
+        kind = int if name == "fill" else str
+        if not all(type(each) is kind for each in value):
+            raise ConfigError(f"{name} must hold {kind.__name__} values, got {value!r} in {where}")
         return tuple(value)
     if isinstance(value, int) and not isinstance(value, bool) and float in kinds:
         return float(value)
@@ -159,7 +166,11 @@ def _spans(value: Any, where: str) -> dict[str, Span]:
     for op, span in value.items():
         if isinstance(span, Span):
             spans[op] = span
-        elif isinstance(span, Mapping) and set(span) == {"at_zero", "at_one", "unit"}:
+        elif (
+            isinstance(span, Mapping)
+            and set(span) == {"at_zero", "at_one", "unit"}
+            and all(isinstance(span[end], int | float) for end in ("at_zero", "at_one"))
+        ):
             spans[op] = Span(**span)
         else:
             raise ConfigError(f"the span of {op!r} must have at_zero, at_one and unit, got {span!r} in {where}")

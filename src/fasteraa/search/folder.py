@@ -29,7 +29,7 @@ class RunFolder:
         self.summary = path / "summary.txt"
         self.broken = path / "broken.jsonl"
 
-    def open_new(self, config: SearchConfig) -> None:
+    def open_new(self) -> None:
         """Make the folder and see that it can be written, before any work is done."""
         if self.config.exists() or self.checkpoint.exists():
             raise RunError(
@@ -37,7 +37,12 @@ class RunFolder:
             )
         with named_trouble(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self.write(self.config, to_toml(config))
+            self.write(self.summary, "the search has not ended yet\n")
+            self.summary.unlink()
+
+    def begin(self, config: SearchConfig) -> None:
+        """From here on the folder holds a run."""
+        self.write(self.config, to_toml(config))
 
     def open_old(self, config: SearchConfig) -> None:
         """The run in the folder must have been started with the same settings (more epochs are welcome)."""

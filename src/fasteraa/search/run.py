@@ -56,9 +56,11 @@ def search(
     folder, and `resume` goes on with a run found there. `max_minutes` ends the search early with a valid policy.
     """
     config, progress = config or SearchConfig(), progress or Silent()
+    if max_minutes is not None and not max_minutes >= 0:
+        raise ConfigError(f"max_minutes must be at least 0, got {max_minutes}")
     folder = RunFolder(Path(out)) if out is not None else None
     if folder is not None:
-        folder.open_old(config) if resume else folder.open_new(config)
+        folder.open_old(config) if resume else folder.open_new()
     elif resume:
         raise ConfigError("resume needs the folder of the run: out=...")
     data = source if isinstance(source, ImageSet) else _load(source, config, data_root)
@@ -68,6 +70,7 @@ def search(
         if resume:
             run.load()
         else:
+            folder.begin(config)
             run.start.save(folder.start)
     return run.go(max_minutes)
 
