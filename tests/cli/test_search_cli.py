@@ -120,3 +120,11 @@ def test_interrupted_and_resumed(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "resuming at epoch" in done.stdout
     assert "ended early" in done.stdout
+
+
+def test_the_papers_recipes():
+    from fasteraa.cli.search import effective_config
+
+    imagenet = effective_config({}, None, "imagenet")
+    assert (imagenet.subset, imagenet.classes, imagenet.size) == (6000, 120, 224)
+    assert effective_config({"subset": 50}, None, "cifar10").subset == 50

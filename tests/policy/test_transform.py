@@ -235,6 +235,7 @@ def test_partners_come_from_the_batch_or_the_pool():
         assert transform(to_pillow(dark[0])).getextrema() == ((80, 80),) * 3
         assert set(transform(dark[0]).unique().tolist()) == {80}
         assert set(transform(dark).unique().tolist()) == {80}
+    assert transform(torch.zeros(3, 7, 9, dtype=torch.uint8)).shape == (3, 7, 9)  # another size, the same pool
     grey = transform(to_pillow(dark[0]).convert("L"))
     assert grey.getpixel((0, 0)) == 80
 

@@ -187,6 +187,9 @@ def test_choices_of_network_and_device(quick, tiny):
 def test_any_source(quick, tmp_path):
     with pytest.raises(DataError):
         search(tmp_path / "nothing", quick)
+    few = search(None, replace(quick, epochs=1, classes=3, subset=60, size=12))
+    assert len(few.data.classes) == 3
+    assert len(few.data) == 60
     images = torch.randint(0, 256, (40, 3, 10, 10), dtype=torch.uint8)
     pairs = [(image, index % 2) for index, image in enumerate(images)]
     assert search(pairs, replace(quick, epochs=1)).data.size == (10, 10)

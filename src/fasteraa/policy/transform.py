@@ -60,6 +60,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         self.pool = pool
         self._plan = plan_of(policy)
         self._pairs = "sample_pairing" in policy.ops
+        self._stacked: Tensor | None = None
 
     def extra_repr(self) -> str:
         return f"{self.policy.name!r}, {self.policy.hash[:19]}"
@@ -139,16 +140,22 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         if not self._pairs or self.pool is None:
             return None
         if not isinstance(self.pool, Tensor):
-            height, width = images.shape[2:]
-            mode = "L" if images.shape[1] == 1 else "RGB"
-            members = (self._pool_image(index).convert(mode) for index in range(len(self.pool)))
-            self.pool = torch.stack([to_tensor(member.resize((width, height))) for member in members])
+            return self._stacked_pool(images.shape[1], images.shape[2], images.shape[3])
         if self.pool.shape[1:] != images.shape[1:]:
             raise ImageError(
                 f"the partners in the pool must have the shape {tuple(images.shape[1:])} of the images, "
                 f"got {tuple(self.pool.shape[1:])}"
             )
         return self.pool
+
+    def _stacked_pool(self, channels: int, height: int, width: int) -> Tensor:
+        """The pool as a tensor of images of one shape; the last shape asked for is kept."""
+        shape = (channels, height, width)
+        if self._stacked is None or self._stacked.shape[1:] != shape:
+            mode = "L" if channels == 1 else "RGB"
+            members = (self._pool_image(index).convert(mode) for index in range(len(self.pool)))
+            self._stacked = torch.stack([to_tensor(member.resize((width, height))) for member in members])
+        return self._stacked
 
     # --- what goes with images ---------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class SearchConfig:
     epochs: int = _setting(20, "Passes over the images.")
     batch_size: int = _setting(128, "Images of a step: half are augmented, half stay as they are.")
     subset: int | None = _setting(None, "Search on so many images, evenly over the classes (default: all).")
+    classes: int | None = _setting(None, "Search on so many of the classes, chosen by the seed (default: all).")
     size: int | None = _setting(None, "Image side during the search (default: by the images).")
     ops: tuple[str, ...] | None = _setting(None, "The operations to search over (default: all).")
     spans: Mapping[str, Span] = field(default_factory=dict, metadata={"about": "Operations with another span."})
@@ -60,14 +61,14 @@ class SearchConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if self.critic_norm not in NORMS:
-            raise ConfigError(f"unknown critic_norm: {choices_hint(self.critic_norm, NORMS)}, got {self.critic_norm!r}")
+            raise ConfigError(f"unknown critic_norm {self.critic_norm!r}: {choices_hint(self.critic_norm, NORMS)}")
         if self.batch_size % 2:
             raise ConfigError(f"batch_size must be even (half of a batch is augmented), got {self.batch_size}")
 
 
 NORMS = ("none", "batch")
 _AT_LEAST = {
-    "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "size": 8, "sub_policies": 1, "operation_count": 1,
+    "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1, "operation_count": 1,
     "chunk_size": 1, "penalty": 0, "class_weight": 0,
 }  # fmt: skip
 _POSITIVE = ("choice_temperature", "gate_temperature", "learning_rate")

@@ -92,6 +92,7 @@ def _load(source: Any, config: SearchConfig, data_root: str | Path | None) -> Im
         source,
         size=config.size,
         subset=config.subset,
+        classes=config.classes,
         seed=config.seed,
         data_root=data_root,
         broken_budget=config.broken_budget,
