@@ -68,7 +68,8 @@ class SearchConfig:
 
 NORMS = ("none", "batch")
 _AT_LEAST = {
-    "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1, "operation_count": 1,
+    "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1,
+    "operation_count": 1,
     "chunk_size": 1, "penalty": 0, "class_weight": 0,
 }  # fmt: skip
 _POSITIVE = ("choice_temperature", "gate_temperature", "learning_rate")
