@@ -28,7 +28,7 @@ _ON_GPU = "only runs on a GPU; its test is marked gpu"
 _UNUSED = "the value is never used: the where() around it takes the other branch"
 _NUMPY = "numpy takes any negative number for 'whatever is left'"
 KNOWN: dict[tuple[str, str, str], str] = {
-    ("ops/tone.py", 'if self.index.device.type == "cpu":  # ten times faster there; elsewhere bincount waits for the device', "Eq -> NotEq"): "both ways of counting give the same",
+    ("ops/tone.py", 'if self.index.device.type == "cpu":  # faster there; elsewhere bincount waits for the device', "Eq -> NotEq"): "both ways of counting give the same",
     ("ops/tone.py", "counts = torch.zeros(batch, channels, 256, dtype=torch.int64, device=index.device)", "256 -> 257"): _ON_GPU,
     ("ops/tone.py", "return counts.scatter_add_(2, index, torch.ones_like(index)).double()", "2 -> 3"): _ON_GPU,
     ("ops/tone.py", "return np.array(self._image.histogram(), dtype=np.float64).reshape(1, -1, 256)", "1 -> 2"): _NUMPY,

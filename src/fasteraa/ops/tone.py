@@ -46,7 +46,7 @@ class Levels:
     def counts(self) -> Tensor:
         """The histogram (B, C, 256)."""
         batch, channels, _ = self.index.shape
-        if self.index.device.type == "cpu":  # ten times faster there; elsewhere bincount waits for the device
+        if self.index.device.type == "cpu":  # faster there; elsewhere bincount waits for the device
             first = 256 * torch.arange(batch * channels, dtype=torch.int32).view(batch, channels, 1)
             counts = torch.bincount((self.index.int() + first).flatten(), minlength=256 * batch * channels)
             return counts.view(batch, channels, 256).double()

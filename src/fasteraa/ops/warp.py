@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     torch = lazy_import("torch")
 
-LARGEST_SIDE = 16383  # beyond it Pillow leaves fixed point in places
+LARGEST_SIDE = 16383  # what 32-bit fixed point holds with room for coordinates outside the image
 # x_source = a x + b y + c,  y_source = d x + e y + f, in continuous coordinates (pixel centres lie at .5)
 Coefficients = tuple["Tensor | float", ...]
 
