@@ -205,3 +205,6 @@ def bench_apply(
     from fasteraa.bench.apply import run
 
     report.publish(run(tuple(size or (32, 224)), seconds), out)
+
+
+from fasteraa.cli import evaluate as _evaluate  # noqa: E402, F401  (registers its commands)

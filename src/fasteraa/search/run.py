@@ -135,7 +135,7 @@ class Run:
         )
         self.start = self.policy.freeze("start", {"seed": config.seed})
         self.policy = self.policy.to(device)
-        with _seeded(config.seed):
+        with seeded(config.seed):
             norm = "none" if config.critic_norm == "none" else "primitive"
             backbone = build(self.backbone, len(data.classes), min(data.size), norm=norm)
             critic = Critic(backbone, len(data.classes)).to(device)
@@ -157,7 +157,7 @@ class Run:
         self.progress.start(self.config.epochs, self.steps_per_epoch, done)
         began = time.monotonic() - self.seconds
         try:
-            with _signals() as caught, _memory_advice():
+            with signals() as caught, memory_advice():
                 while self.epoch < self.config.epochs and not caught and time.monotonic() < end:
                     self._one_step()
                     self.seconds = time.monotonic() - began
@@ -302,7 +302,7 @@ class Run:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Initial weights from the seed, without disturbing the caller's generator."""
     state = torch.get_rng_state()
     torch.manual_seed(seed)
@@ -313,7 +313,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _signals() -> Iterator[list[str]]:
+def signals() -> Iterator[list[str]]:
     """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one gets through."""
     caught: list[str] = []
     previous: dict[int, Any] = {}
@@ -337,7 +337,7 @@ def _signals() -> Iterator[list[str]]:
 
 
 @contextmanager
-def _memory_advice() -> Iterator[None]:
+def memory_advice() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:

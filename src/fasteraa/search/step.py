@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -91,7 +92,16 @@ class Step:
         return Judged(scores, logits, labels)
 
 
-def baseline(images: Tensor, config: SearchConfig, generator: Generator) -> Tensor:
+class Baseline(Protocol):
+    """The augmentation that everything gets."""
+
+    @property
+    def crop(self) -> float: ...
+    @property
+    def flip(self) -> bool: ...
+
+
+def baseline(images: Tensor, config: Baseline, generator: Generator) -> Tensor:
     """Random crop of the zero-padded image and random flip, per image; uint8 in and out."""
     count, _, height, width = images.shape
     device = images.device

@@ -1,0 +1,152 @@
+"""`fasteraa compare` and `fasteraa evaluate`: what a policy does to the error of a network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fasteraa.cli.app import DataRoot, Size, SourceArgument, app
+
+if TYPE_CHECKING:
+    from fasteraa.evaluate.compare import Arena, Contender
+    from fasteraa.evaluate.recipe import TrainRecipe
+
+Network = Annotated[str, typer.Option(help="auto, wrn-40-2, wrn-28-10, small, timm:NAME, ...")]
+Recipe = Annotated[str | None, typer.Option(help="The paper's settings: cifar/wrn-40-2, svhn/wrn-28-10, ...")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the images (default: by the recipe).")]
+BatchSize = Annotated[int | None, typer.Option(min=2, help="Images of a step (default: by the recipe).")]
+Cutout = Annotated[int | None, typer.Option(min=0, help="Pixels cut out after every policy but none.")]
+Flip = Annotated[bool | None, typer.Option(help="Random horizontal flip; switch it off for text and digits.")]
+Subset = Annotated[int | None, typer.Option(min=2, help="Train on so many images, evenly over the classes.")]
+HeldOut = Annotated[
+    float | None, typer.Option(help="Measure on this share of the training images instead of the test images.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+
+
+@app.command("compare")
+def compare_command(
+    source: SourceArgument = None,
+    policies: Annotated[
+        str,
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Names, files or run folders with commas between; LABEL=A+B+C puts several in one row.",
+        ),
+    ] = "none,trivialaugment-wide,uniform",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder; runs found there are not run again.")] = Path(
+        "runs/compare"
+    ),
+    network: Network = "auto",
+    recipe: Recipe = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    cutout: Cutout = None,
+    flip: Flip = None,
+    subset: Subset = None,
+    size: Size = None,
+    held_out: HeldOut = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once (default: 1 on a GPU, cores on a CPU).")] = None,
+    per_op: Annotated[bool, typer.Option("--per-op", help="Also measure what each operation does to guesses.")] = False,
+    device: Device = "auto",
+    data_root: DataRoot = None,
+) -> None:
+    """Train a network with each policy and several seeds, and put the errors side by side."""
+    from fasteraa.evaluate.compare import cells_of, open_arena, parse_contenders, run_cells, tabulate
+    from fasteraa.report.comparison import publish
+
+    contenders = parse_contenders(policies, seeds)
+    arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
+    chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
+    typer.echo(_describe(arena, chosen))
+    run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo)
+    comparison = tabulate(arena, contenders, chosen, range(seeds))
+    publish(comparison, out)
+    _print(comparison)
+    if per_op:
+        typer.echo(_per_op(arena, chosen, contenders, out))
+    typer.echo(f"table: {out / 'comparison.md'}\nplot:  {out / 'comparison.svg'}\ndata:  {out / 'comparison.json'}")
+
+
+@app.command("evaluate")
+def evaluate_command(
+    source: SourceArgument = None,
+    policy: Annotated[str, typer.Option("--policy", "-p", help="A policy file, a run folder, or a name.")] = "none",
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, order and draws.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder; a run found there is not run again.")] = Path(
+        "runs/compare"
+    ),
+    network: Network = "auto",
+    recipe: Recipe = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    cutout: Cutout = None,
+    flip: Flip = None,
+    subset: Subset = None,
+    size: Size = None,
+    held_out: HeldOut = None,
+    device: Device = "auto",
+    data_root: DataRoot = None,
+) -> None:
+    """Train a network once with one policy: a single cell of compare, kept in the same folder."""
+    from fasteraa.evaluate.compare import cells_of, open_arena, parse_contenders, read_cell, run_cells
+
+    contenders = parse_contenders(policy, seed + 1)
+    arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
+    chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
+    typer.echo(_describe(arena, chosen))
+    cell = cells_of(contenders, chosen, range(seed + 1))[-1]
+    run_cells(arena, [cell], 1, lambda text: None)
+    record = read_cell(arena, cell)
+    assert record is not None
+    typer.echo(
+        f"{cell.label}, seed {seed}: {record['error']:.2f}% errors on {len(arena.held_out)} images "
+        f"({arena.held_out_from}), trained in {record['seconds']:.0f} s"
+    )
+
+
+def _recipe(arena: Arena, network: str, name: str | None, **changes: Any) -> TrainRecipe:
+    from fasteraa.evaluate.compare import choose_recipe
+    from fasteraa.evaluate.recipe import paper_recipe
+
+    recipe = choose_recipe(arena.data, arena.device, network) if name is None else paper_recipe(name)
+    return replace(recipe, **{key: value for key, value in changes.items() if value is not None})
+
+
+def _describe(arena: Arena, recipe: TrainRecipe) -> str:
+    height, width = arena.data.size
+    return (
+        f"{arena.data.name}: {len(arena.data)} images at {height}x{width}, {recipe.network} for {recipe.epochs} epochs "
+        f"on {arena.device_name}; measured on {len(arena.held_out)} images ({arena.held_out_from})"
+    )
+
+
+def _print(comparison: Any) -> None:
+    from fasteraa.cli.tables import print_table
+    from fasteraa.report.comparison import COLUMNS, caption, cells, sentence
+
+    print_table("Errors", COLUMNS, [cells(row) for row in comparison.rows])
+    typer.echo(f"{caption(comparison)}\n{sentence(comparison)}")
+
+
+def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out: Path) -> str:
+    """The network of `none` with seed 0, trained again only if its weights are not there."""
+    from fasteraa.evaluate.harm import harm_of_ops, harm_of_sub_policies
+    from fasteraa.evaluate.judge import judge_of
+    from fasteraa.ops import OPS
+    from fasteraa.report.comparison import harm_markdown
+    from fasteraa.search.folder import RunFolder
+
+    judge = judge_of(arena, recipe)
+    ops = harm_of_ops(judge, list(OPS.values()))
+    subs = [
+        (c.policy(0), harm_of_sub_policies(judge, c.policy(0))) for c in contenders if len(c.policy(0).sub_policies) > 1
+    ]
+    text = harm_markdown(judge.accuracy, ops, subs)
+    RunFolder(out).write(out / "per_op.md", text)
+    return f"{text}\nper operation: {out / 'per_op.md'}"

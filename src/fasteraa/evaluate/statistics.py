@@ -1,0 +1,71 @@
+"""What a few runs tell: Student's interval of a mean, and the paired test of a difference.
+
+Seeds are few and whole degrees of freedom have a closed form, so nothing beyond the standard library is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n runs; `half` is half of its 95% interval (infinite for one run), `p` that of a test against 0."""
+
+    mean: float
+    half: float
+    n: int
+    p: float | None = None
+
+    @property
+    def significant(self) -> bool:
+        return self.p is not None and self.p < 0.05
+
+
+def student_cdf(t: float, freedom: int) -> float:
+    """P(T <= t) for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    theta = math.atan2(t, math.sqrt(freedom))
+    cosine, sine = math.cos(theta), math.sin(theta)
+    term, total = (cosine, cosine) if freedom % 2 else (1.0, 1.0)
+    for j in range(2 + freedom % 2, freedom, 2):
+        term *= cosine * cosine * (j - 1) / j
+        total += term
+    odd = 2 / math.pi * (theta + (sine * total if freedom > 1 else 0.0))
+    return 0.5 + 0.5 * (odd if freedom % 2 else sine * total)
+
+
+def student_quantile(p: float, freedom: int) -> float:
+    """The t that `student_cdf` maps to p, by bisection."""
+    low, high = -1e6, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_cdf(middle, freedom) < p else (low, middle)
+    return (low + high) / 2
+
+
+def estimate(values: Sequence[float], level: float = 0.95) -> Estimate:
+    """Mean and interval. The interval is about the runs' spread, not about other test images."""
+    n = len(values)
+    mean = sum(values) / n
+    if n < 2:
+        return Estimate(mean, math.inf, n)
+    return Estimate(mean, student_quantile(0.5 + level / 2, n - 1) * _standard_error(values, mean), n)
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
+    """ours - theirs, run by run (the same seeds), with the p value of the paired t test."""
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    found = estimate(differences)
+    if found.n < 2:
+        return found
+    error = _standard_error(differences, found.mean)
+    t = found.mean / error if error else (0.0 if found.mean == 0 else math.copysign(math.inf, found.mean))
+    p = 2 * (1 - student_cdf(abs(t), found.n - 1)) if math.isfinite(t) else 0.0
+    return Estimate(found.mean, found.half, found.n, p)
+
+
+def _standard_error(values: Sequence[float], mean: float) -> float:
+    n = len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)

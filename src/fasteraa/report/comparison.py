@@ -1,0 +1,200 @@
+"""A comparison as a table in words, as Markdown and as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
+from fasteraa.evaluate.harm import OpHarm, SubPolicyHarm
+from fasteraa.evaluate.statistics import Estimate
+from fasteraa.policy.artifact import Policy
+from fasteraa.policy.words import describe_sub_policy
+from fasteraa.search.folder import RunFolder
+
+COLUMNS = ("policy", "error %", "n", *(f"against {name}" for name in YARDSTICKS), "search s", "training s")
+
+
+def cells(row: Row) -> list[str]:
+    return [
+        row.label,
+        interval(row.error),
+        str(row.error.n),
+        *(difference(row.against.get(name)) for name in YARDSTICKS),
+        "-" if row.search_seconds is None else f"{row.search_seconds:.0f}",
+        f"{row.train_seconds:.0f}",
+    ]
+
+
+def interval(found: Estimate) -> str:
+    return f"{found.mean:.2f}" + (f" ± {found.half:.2f}" if math.isfinite(found.half) else "")
+
+
+def difference(found: Estimate | None) -> str:
+    """`-1.20 ± 0.35 (p 0.004)`; negative is fewer errors."""
+    if found is None:
+        return "-"
+    spread = f" ± {found.half:.2f}" if math.isfinite(found.half) else ""
+    return f"{found.mean:+.2f}{spread}" + ("" if found.p is None else f" (p {_p(found.p)})")
+
+
+def _p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def sentence(comparison: Comparison) -> str:
+    """What the table says, whichever way it went."""
+    if not comparison.rows:
+        return "No run has been made."
+    ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
+    best = ranked[0]
+    if len(ranked) == 1:
+        return f"{best.label}: {interval(best.error)}% errors."
+    parts = [f"Lowest error: {best.label} with {interval(best.error)}%."]
+    for name in YARDSTICKS:
+        ahead, behind = ([r.label for r in ranked if _clear(r, name, sign)] for sign in (-1, 1))
+        if any(row.label == name for row in ranked):
+            better, worse = (", ".join(labels) or "nobody" for labels in (ahead, behind))
+            parts.append(f"Clearly better than {name} (p < 0.05): {better}; clearly worse: {worse}.")
+    return " ".join(parts)
+
+
+def _clear(row: Row, yardstick: str, sign: int) -> bool:
+    found = row.against.get(yardstick)
+    return found is not None and found.significant and found.mean * sign > 0
+
+
+def caption(comparison: Comparison) -> str:
+    recipe, count = comparison.recipe, comparison.held_out_images
+    cutout = f", cutout of {recipe.cutout} pixels after every policy but none" if recipe.cutout else ""
+    return (
+        f"{comparison.data}: {recipe.network} on {comparison.train_images} images, {recipe.epochs} epochs{cutout}; "
+        f"error after the last epoch on {count} images ({comparison.held_out_from}), mean over seeds with its 95% "
+        f"interval (Student); differences in points, paired by seed; {comparison.device}."
+    )
+
+
+def to_markdown(comparison: Comparison) -> str:
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    lines += [f"| {' | '.join(cells(row))} |" for row in comparison.rows]
+    note = f"\n{comparison.missing} runs are missing.\n" if comparison.missing else ""
+    return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n{note}\n{sentence(comparison)}\n"
+
+
+def publish(comparison: Comparison, folder: Path) -> None:
+    """comparison.json, comparison.md and comparison.svg."""
+    files = RunFolder(folder)
+    files.write(folder / "comparison.json", json.dumps(_plain(comparison.to_dict()), indent=1) + "\n")
+    files.write(folder / "comparison.md", to_markdown(comparison))
+    files.write(folder / "comparison.svg", to_svg(comparison))
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: an interval of one run is null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+_WIDTH, _LEFT, _RIGHT, _LINE, _TOP = 760, 210, 90, 28, 16
+
+
+def to_svg(comparison: Comparison) -> str:
+    """A line per policy: a dot per seed, the mean and its interval; lower is better."""
+    rows = sorted(comparison.rows, key=lambda row: row.error.mean)
+    if not rows:
+        return '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>\n'
+    low, high = _range(rows)
+    height = _TOP + _LINE * len(rows) + 40
+
+    def x(value: float) -> float:
+        inside = min(max((value - low) / (high - low), 0), 1)
+        return round(_LEFT + inside * (_WIDTH - _LEFT - _RIGHT), 1)
+
+    marks = []
+    for tick in _ticks(low, high):
+        marks.append(f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{height - 34}"/>')
+        marks.append(f'<text class="tick" x="{x(tick)}" y="{height - 18}">{tick:g}</text>')
+    for number, row in enumerate(rows):
+        marks += _line(row, _TOP + _LINE * number + _LINE / 2, x)
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    marks.append(f'<text class="tick" x="{middle}" y="{height - 3}">error %, {escape(comparison.data)}</text>')
+    style = (
+        "text{font:13px sans-serif;fill:#222}.tick{text-anchor:middle;fill:#666;font-size:12px}"
+        ".name{text-anchor:end}.grid{stroke:#ddd}.bar{stroke:#2b6cb0;stroke-width:3}.dot{fill:#2b6cb0;opacity:.45}"
+        ".mean{fill:#1a365d}"
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        f'role="img" aria-label="errors by policy"><style>{style}</style><rect width="100%" height="100%" fill="#fff"/>'
+        + "".join(marks)
+        + "</svg>\n"
+    )
+
+
+def _line(row: Row, y: float, x: Any) -> list[str]:
+    marks = [f'<text class="name" x="{_LEFT - 12}" y="{y + 4}">{escape(_short(row.label))}</text>']
+    if math.isfinite(row.error.half):
+        ends = x(row.error.mean - row.error.half), x(row.error.mean + row.error.half)
+        marks.append(f'<line class="bar" x1="{ends[0]}" x2="{ends[1]}" y1="{y}" y2="{y}"/>')
+    marks += [f'<circle class="dot" cx="{x(error)}" cy="{y}" r="4"/>' for error in row.errors.values()]
+    marks.append(f'<rect class="mean" x="{x(row.error.mean) - 1.5}" y="{y - 8}" width="3" height="16"/>')
+    marks.append(f'<text x="{_WIDTH - _RIGHT + 12}" y="{y + 4}">{row.error.mean:.2f}</text>')
+    return marks
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 28 else "..." + label[-25:]
+
+
+def _range(rows: Sequence[Row]) -> tuple[float, float]:
+    values = [error for row in rows for error in row.errors.values()]
+    spread = max(max(values) - min(values), 0.5)
+    return max(min(values) - 0.15 * spread, 0), max(values) + 0.15 * spread
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    step = 10 ** math.floor(math.log10((high - low) / 4))
+    step *= next(m for m in (1, 2, 5, 10) if (high - low) / (m * step) <= 7)
+    first = math.ceil(low / step)
+    return [round(number * step, 6) for number in range(first, math.floor(high / step) + 1)]
+
+
+# --- what hurts ------------------------------------------------------------------------------------------------------
+
+
+def harm_markdown(
+    accuracy: float, ops: Sequence[OpHarm], subs: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
+) -> str:
+    """Loss of accuracy in points, operation by operation and sub-policy by sub-policy."""
+    levels = sorted({level for each in ops for level in each.at})
+    lines = [
+        f"Accuracy on plain images: {accuracy:.2f}%. Points lost when every image passes through one operation "
+        "(95% interval over images in brackets); the network was trained without a policy.",
+        "",
+        "| operation | " + " | ".join(f"at {level:g}" for level in levels) + " |",
+        "|---|" + "---|" * len(levels),
+    ]
+    for each in ops:
+        shown = [f"{each.at[v].points:+.1f} (±{each.at[v].half:.1f})" if v in each.at else "" for v in levels]
+        lines.append(f"| {each.op} | {' | '.join(shown)} |")
+    for policy, harms in subs:
+        lines += [
+            "",
+            f"Sub-policies of {policy.name}, the most harmful first:",
+            "",
+            "| points lost | sub-policy |",
+            "|---|---|",
+        ]
+        for harm in harms:
+            words = describe_sub_policy(policy, policy.sub_policies[harm.number])
+            lines.append(f"| {harm.drop.points:+.1f} (±{harm.drop.half:.1f}) | {harm.number + 1}. {words} |")
+    return "\n".join(lines) + "\n"
