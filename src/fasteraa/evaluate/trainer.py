@@ -9,8 +9,8 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -105,7 +105,8 @@ class Training:
             self._load(checkpoint)
         began = time.monotonic()
         if self.device.type == "cuda":
-            self.step = Captured(self)
+            with tuned_convolutions():
+                self.step = Captured(self)
         self.setup_seconds = time.monotonic() - began
         began, saved = time.monotonic() - self.seconds, time.monotonic()
         with signals() as caught:
@@ -209,13 +210,13 @@ class Captured:
         training.network = cast(nn.Module, torch.compile(network, dynamic=False))
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side), torch.backends.cudnn.flags(benchmark=True):  # convolutions pick their algorithms
+        with torch.cuda.stream(side):
             for _ in range(self.WARM_UPS):
                 training._step(self.images, self.labels)
         torch.cuda.current_stream().wait_stream(side)
         training.optimiser.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph), torch.backends.cudnn.flags(benchmark=True):
+        with torch.cuda.graph(self.graph):
             self.loss = training._step(self.images, self.labels)
         training.network = network
         _restore(training, kept)
@@ -225,6 +226,17 @@ class Captured:
         self.labels.copy_(labels)
         self.graph.replay()
         return self.loss
+
+
+@contextmanager
+def tuned_convolutions() -> Iterator[None]:
+    """Let convolutions try their algorithms once and keep the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _like_first(feed: Feed) -> tuple[Tensor, Tensor]:
