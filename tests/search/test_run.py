@@ -18,6 +18,7 @@ from fasteraa.policy import Policy
 from fasteraa.search import SearchConfig
 from fasteraa.search import run as run_module
 from fasteraa.search.run import choose_backbone, find_device
+from fasteraa.search.step import Step
 
 
 def search(data, config, **options):
@@ -131,16 +132,16 @@ def test_nothing_in_a_checkpoint_is_executed(tiny, quick, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, quick, tmp_path, monkeypatch):
-    whole, calls = run_module.Step.__call__, []
+    whole, calls = Step.__call__, []
 
     def step(self, *arguments):
         calls.append(1)
         return whole(self, *arguments) * (float("nan") if len(calls) > 6 else 1.0)
 
-    monkeypatch.setattr(run_module.Step, "__call__", step)
+    monkeypatch.setattr(Step, "__call__", step)
     with pytest.raises(RunError, match=r"not finite in epoch 2\. The last good state \(epoch 1\).*learning_rate"):
         search(tiny, quick, out=tmp_path / "run")
-    monkeypatch.setattr(run_module.Step, "__call__", whole)
+    monkeypatch.setattr(Step, "__call__", whole)
     assert search(tiny, quick, out=tmp_path / "run", resume=True).policy.hash == search(tiny, quick).policy.hash
 
 
@@ -164,7 +165,7 @@ def test_out_of_memory_says_what_to_lower(tiny, quick, monkeypatch):
     def hungry(self, *_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(run_module.Step, "__call__", hungry)
+    monkeypatch.setattr(Step, "__call__", hungry)
     with pytest.raises(RunError, match="lower --batch-size"):
         search(tiny, quick)
 

@@ -39,6 +39,8 @@ class SearchConfig:
     gate_temperature: float = _setting(0.05, "lambda of the relaxed Bernoulli gates.")
     backbone: str = _setting("auto", "The critic's network: auto, wrn-40-2, resnet-50, small, or timm:NAME.")
     critic_norm: str = _setting("none", "The critic's norm layers: none, or batch, as the paper's networks have them.")
+    precision: str = _setting("tf32", "What the critic's convolutions calculate in on a GPU: tf32, bf16 or float32.")
+    fast: bool = _setting(True, "On a GPU: the step written out and recorded once; switch it off for the plain step.")
     learning_rate: float = _setting(1e-3, "Of Adam, for policy and critic alike.")
     beta1: float = _setting(0.0, "Adam's first coefficient.")
     beta2: float = _setting(0.999, "Adam's second coefficient.")
@@ -60,13 +62,16 @@ class SearchConfig:
         for name in _SHARES:
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
-        if self.critic_norm not in NORMS:
-            raise ConfigError(f"unknown critic_norm {self.critic_norm!r}: {choices_hint(self.critic_norm, NORMS)}")
+        for name, choices in (("critic_norm", NORMS), ("precision", PRECISIONS)):
+            if getattr(self, name) not in choices:
+                value = getattr(self, name)
+                raise ConfigError(f"unknown {name} {value!r}: {choices_hint(value, choices)}")
         if self.batch_size % 2:
             raise ConfigError(f"batch_size must be even (half of a batch is augmented), got {self.batch_size}")
 
 
 NORMS = ("none", "batch")
+PRECISIONS = ("tf32", "bf16", "float32")
 _AT_LEAST = {
     "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1,
     "operation_count": 1,

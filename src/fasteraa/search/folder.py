@@ -14,6 +14,8 @@ import torch
 from fasteraa.errors import RunError
 from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
 
+_MAY_CHANGE = ("epochs", "fast")  # settings with which a run may go on that was begun with others
+
 
 class RunFolder:
     """config.toml, metrics.jsonl, checkpoint.pt, start.json, policy.json, preview.png, summary.txt, broken.jsonl."""
@@ -50,7 +52,7 @@ class RunFolder:
             raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
         old = vars(make_config(read_config(self.config)))
         for name, value in vars(config).items():
-            if old[name] != value and name != "epochs":
+            if old[name] != value and name not in _MAY_CHANGE:
                 raise RunError(
                     f"the run in {str(self.path)!r} was started with {name} = {old[name]!r}, now it is {value!r}: "
                     "resume it with its own settings, or start another"

@@ -59,12 +59,16 @@ def penalty_gradient(critic: Critic, points: Tensor, coefficient: float) -> Tens
     points = points.detach().requires_grad_()
     with frozen_statistics(critic):
         (gradient,) = torch.autograd.grad(critic.score(points).sum(), points)
+    tangent, penalty = penalty_tangent(gradient)
+    backward(coefficient * critic.slope(points, tangent))
+    return coefficient * penalty
+
+
+def penalty_tangent(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The tangent along which the slope of the score has the penalty's parameter gradient, and the penalty itself."""
     norm = gradient.flatten(1).norm(dim=1).clamp(min=1e-12)  # per sample, over channels and pixels
     excess = norm - 1
-    tangent = (2 * excess / (len(points) * norm)).view(-1, 1, 1, 1) * gradient
-    backward(coefficient * critic.slope(points, tangent))
-    penalty: Tensor = coefficient * excess.square().mean()
-    return penalty
+    return (2 * excess / (len(gradient) * norm)).view(-1, 1, 1, 1) * gradient, excess.square().mean()
 
 
 def between(originals: Tensor, augmented: Tensor, share: Tensor) -> Tensor:

@@ -23,9 +23,10 @@ from fasteraa.nets import Critic, build
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig, to_settings
+from fasteraa.search.fast import load_optimiser, make_step
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.progress import Epoch, Progress, Silent
-from fasteraa.search.step import METRICS, Normalise, Step
+from fasteraa.search.step import METRICS, Normalise
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Run:
             backbone = build(self.backbone, len(data.classes), min(data.size), norm=norm)
             critic = Critic(backbone, len(data.classes)).to(device)
         self.images, self.labels = data.images.to(device), data.labels.to(device)
-        self.step = Step(critic, self.policy, Normalise.of(self.images), config)
+        self.step = make_step(critic, self.policy, Normalise.of(self.images), config)
         self.steps_per_epoch = len(data) // config.batch_size
         self.order = torch.empty(0, dtype=torch.int64, device=device)
         self.epoch, self.step_of_epoch, self.seconds = 0, 0, 0.0
@@ -254,8 +255,8 @@ class Run:
                 raise RunError(f"the run in {str(self.folder.path)!r} had other {what}: {state[what]}, now {mine}")
         self.step.critic.load_state_dict(state["critic"])
         self.policy.load_state_dict(state["policy"])
-        self.step.critic_optimiser.load_state_dict(state["critic_optimiser"])
-        self.step.policy_optimiser.load_state_dict(state["policy_optimiser"])
+        load_optimiser(self.step.critic_optimiser, state["critic_optimiser"])
+        load_optimiser(self.step.policy_optimiser, state["policy_optimiser"])
         self.generator.set_state(state["generator"].cpu())
         self.order, self.sums = state["order"], state["sums"]
         self.epoch, self.step_of_epoch, self.seconds = state["epoch"], state["step_of_epoch"], state["seconds"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor
@@ -46,19 +48,29 @@ class Step:
         self.policy = policy
         self.normalise = normalise
         self.config = config
+        # on a GPU the fused kernel, whose count of steps lies on the device: a recorded step can be replayed
+        settings: dict[str, Any] = {"fused": True, "capturable": True} if normalise.mean.is_cuda else {}
         betas = (config.beta1, config.beta2)
-        self.critic_optimiser = Adam(critic.parameters(), config.learning_rate, betas=betas)
-        self.policy_optimiser = Adam(policy.parameters(), config.learning_rate, betas=betas)
+        self.critic_optimiser = Adam(critic.parameters(), config.learning_rate, betas=betas, **settings)
+        self.policy_optimiser = Adam(policy.parameters(), config.learning_rate, betas=betas, **settings)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         """images: uint8 (2 b, 3, H, W). The first b are the originals B', the second b are augmented: A = S(B)."""
+        with arithmetic(self.config.precision, images.device):
+            return self._step(images, labels, generator)
+
+    def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         originals, before = (baseline(images, self.config, generator).float() / 255).chunk(2)
         original_labels, labels = labels.chunk(2)
-        augmented = self.policy(before, self.policy.draw(len(before), generator))
+        augmented = self._augment(before, generator)
         share = torch.rand(len(before), generator=generator, device=images.device)
         measured = self._update_critic(originals, original_labels, augmented.detach(), labels, share)
         policy_classes = self._update_policy(augmented, labels)
         return torch.stack([*measured, policy_classes]).detach()
+
+    def _augment(self, images: Tensor, generator: Generator) -> Tensor:
+        augmented: Tensor = self.policy(images, self.policy.draw(len(images), generator))
+        return augmented
 
     def _update_critic(
         self, originals: Tensor, original_labels: Tensor, augmented: Tensor, labels: Tensor, share: Tensor
@@ -89,7 +101,20 @@ class Step:
         uses to tell them apart: its scores run away from the penalty and the policy learns nothing.
         """
         scores, logits = self.critic(self.normalise(images))
-        return Judged(scores, logits, labels)
+        return Judged(scores.float(), logits.float(), labels)
+
+
+@contextmanager
+def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
+    """What a GPU's convolutions calculate in: `SearchConfig.precision`. A CPU always takes float32."""
+    if device.type != "cuda":
+        yield
+        return
+    cudnn = torch.backends.cudnn
+    half = torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
+    exact = {"allow_tf32": precision != "float32", "deterministic": cudnn.deterministic, "benchmark": cudnn.benchmark}
+    with cudnn.flags(enabled=cudnn.enabled, **exact), half:
+        yield
 
 
 class Baseline(Protocol):

@@ -1,0 +1,209 @@
+"""The same step, sooner: the critic's derivatives written out, and everything recorded once in a CUDA graph.
+
+`Step` is the definition; what is here computes the same numbers up to rounding, and the tests hold it to that.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.optim import Adam, Optimizer
+
+from fasteraa.errors import RunError
+from fasteraa.nets import Critic
+from fasteraa.nets.tape import Layer, Tape, write_layers
+from fasteraa.policy.soft import SoftPolicy
+from fasteraa.search.config import SearchConfig
+from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_tangent, policy_loss
+from fasteraa.search.step import Normalise, Step
+
+_WARM_UP = 3  # steps before the recording: libraries choose their kernels and allocate what they keep
+
+
+class WrittenOut(Step):
+    """`Step` for norm-free networks that `nets.tape` knows: originals, augmented images and the points of the penalty
+    go through the critic in one batch."""
+
+    def __init__(
+        self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, layers: list[Layer]
+    ):
+        super().__init__(critic, policy, normalise, config)
+        self.layers = layers
+        # without a graph there is nothing for autocast to do
+        self.dtype = torch.bfloat16 if config.precision == "bf16" and normalise.mean.is_cuda else torch.float32
+        self.format = torch.channels_last if normalise.mean.is_cuda else torch.contiguous_format
+        critic.to(memory_format=self.format)
+
+    def _update_critic(
+        self, originals: Tensor, original_labels: Tensor, augmented: Tensor, labels: Tensor, share: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self.critic.requires_grad_(True)
+        self.critic_optimiser.zero_grad()
+        count = len(originals)
+        real, fake = self.normalise(originals), self.normalise(augmented)
+        tape = self._tape(torch.cat([between(real, fake, share), real, fake]))
+        features = tape.features.float()
+        at_points, at_images = features[:count].requires_grad_(), features[count:].requires_grad_()
+        scores, logits = self._heads(at_images)
+        (real_scores, fake_scores), (real_logits, fake_logits) = scores.chunk(2), logits.chunk(2)
+        loss = critic_loss(
+            Judged(real_scores, real_logits, original_labels),
+            Judged(fake_scores, fake_logits, labels),
+            self.config.class_weight,
+        )
+        backward(loss.total)
+        assert at_images.grad is not None
+        (score_gradient,) = torch.autograd.grad(self._heads(at_points)[0].sum(), at_points)
+        gradient = tape.backward(torch.cat([score_gradient, at_images.grad]))[:count].float()
+        tangent, penalty = penalty_tangent(gradient)
+        moved = tape.tangent(self.config.penalty * tangent).float()
+        backward(torch.func.jvp(lambda f: self._heads(f)[0].sum(), (at_points.detach(),), (moved,))[1])
+        for parameter, found in tape.gradients(count):
+            # the fused optimiser insists on equal strides, even of dimensions of size 1
+            same = found.stride() == parameter.stride()
+            parameter.grad = found if same else torch.empty_like(parameter).copy_(found)
+        self.critic_optimiser.step()
+        return loss.distance, self.config.penalty * penalty, loss.classes
+
+    def _update_policy(self, augmented: Tensor, labels: Tensor) -> Tensor:
+        self.critic.requires_grad_(False)
+        self.policy_optimiser.zero_grad()
+        images = self.normalise(augmented)
+        tape = self._tape(images.detach())
+        features = tape.features.float().requires_grad_()
+        loss = policy_loss(Judged(*self._heads(features), labels), self.config.class_weight)
+        backward(loss.total)
+        assert features.grad is not None
+        torch.autograd.backward(images, tape.backward(features.grad).to(images))
+        self.policy_optimiser.step()
+        self.policy.project_()
+        return loss.classes
+
+    def _tape(self, images: Tensor) -> Tape:
+        with torch.no_grad():
+            return Tape(self.layers, images.to(self.dtype, memory_format=self.format))
+
+    def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(features.device.type, enabled=False):
+            return self.critic.head(features).squeeze(1), self.critic.backbone.classifier(features)
+
+
+class Recorded:
+    """A step recorded in a CUDA graph at its first call and replayed from then on: one launch instead of thousands.
+
+    The random numbers are drawn in the graph, from the generator of the call, and are those that the step itself would
+    draw. The tensor that a call returns is overwritten by the next.
+    """
+
+    def __init__(self, step: Step):
+        self.step = step
+        self.critic, self.policy = step.critic, step.policy
+        self.critic_optimiser, self.policy_optimiser = step.critic_optimiser, step.policy_optimiser
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
+        if self._graph is None or generator is not self._generator or images.shape != self._images.shape:
+            self._record(images, labels, generator)
+        assert self._graph is not None
+        self._images.copy_(images)
+        self._labels.copy_(labels)
+        self._graph.replay()
+        return self._measured
+
+    def _record(self, images: Tensor, labels: Tensor, generator: Generator) -> None:
+        self._images, self._labels, self._generator = images.clone(), labels.clone(), generator
+        stream, graph = torch.cuda.Stream(images.device), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(images.device))
+        with self._unchanged(), torch.cuda.device(images.device), _fastest_convolutions():
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP):
+                    self.step(self._images, self._labels, generator)
+            torch.cuda.current_stream(images.device).wait_stream(stream)
+            gc.collect()  # what is left of the warm-up's graphs belongs to another stream
+            graph.register_generator_state(generator)
+            try:
+                with torch.cuda.graph(graph, stream=stream):
+                    self._measured = self.step(self._images, self._labels, generator)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise RunError(f"the step could not be recorded ({error}); try --set fast=false") from error
+        self._graph = graph
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Whatever happens inside, parameters, optimisers and the generator end as they began."""
+        held = [*self.critic.parameters(), *self.critic.buffers(), *self.policy.parameters()]
+        before = [tensor.detach().clone() for tensor in held]
+        optimisers = (self.critic_optimiser, self.policy_optimiser)
+        states = [_copied(optimiser) for optimiser in optimisers]
+        drawn = self._generator.get_state()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, old in zip(held, before, strict=True):
+                    tensor.copy_(old)
+                for optimiser, state in zip(optimisers, states, strict=True):
+                    _put_back(optimiser, state)
+            self._generator.set_state(drawn)
+
+
+AnyStep = Step | Recorded
+
+
+def make_step(critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig) -> AnyStep:
+    """The plain step, or on a GPU the fast one; the written-out critic wherever the network allows it."""
+    if not (config.fast and normalise.mean.is_cuda):
+        return Step(critic, policy, normalise, config)
+    layers = write_layers(critic.backbone)
+    if layers is None:
+        return Recorded(Step(critic, policy, normalise, config))
+    return Recorded(WrittenOut(critic, policy, normalise, config, layers))
+
+
+def load_optimiser(optimiser: Adam, saved: dict[str, Any]) -> None:
+    """Adam's averages from a checkpoint, laid out in memory as this optimiser's parameters are, with its own settings.
+
+    So a run can go on with or without `fast`, and on another kind of device.
+    """
+    optimiser.load_state_dict({"state": saved["state"], "param_groups": optimiser.state_dict()["param_groups"]})
+    for parameter, state in optimiser.state.items():
+        for name, value in state.items():
+            if name != "step":
+                state[name] = torch.empty_like(parameter).copy_(value)
+
+
+_State = list[dict[str, Tensor]]
+
+
+def _copied(optimiser: Optimizer) -> _State:
+    return [
+        {name: value.clone() for name, value in optimiser.state[parameter].items()}
+        for group in optimiser.param_groups
+        for parameter in group["params"]
+    ]
+
+
+def _put_back(optimiser: Optimizer, states: _State) -> None:
+    """In place, since the recording holds these very tensors; a state that was not there yet is one of zeros."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    for parameter, state in zip(parameters, states, strict=True):
+        for name, value in optimiser.state[parameter].items():
+            value.copy_(state[name]) if state else value.zero_()
+
+
+@contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try its kernels during the warm-up and keep the fastest of each."""
+    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.benchmark
+    cudnn.benchmark = not cudnn.deterministic
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before

@@ -1,0 +1,202 @@
+"""The fast step is the plain one: written out (on any device), and recorded in a CUDA graph (on a GPU)."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+import fasteraa
+from fasteraa.nets import Critic, build
+from fasteraa.nets.tape import write_layers
+from fasteraa.policy.soft import SoftPolicy
+from fasteraa.search import SearchConfig
+from fasteraa.search.fast import Recorded, WrittenOut, load_optimiser, make_step
+from fasteraa.search.step import Normalise, Step
+
+from .conftest import bars
+
+SMOOTH = ("contrast", "color", "brightness", "sharpness", "cutout")  # their gradients are sums in a fixed order
+
+
+def parts(device="cpu", net="wrn-10-1", ops=None, norm="none"):
+    torch.manual_seed(0)
+    critic = Critic(build(net, 3, 32, norm=norm), 3)
+    with torch.no_grad():
+        for parameter in critic.parameters():  # off the values where terms vanish
+            if parameter.dim() == 1:
+                parameter.add_(torch.empty_like(parameter).uniform_(-0.1, 0.3))
+    normalise = Normalise(torch.full((1, 3, 1, 1), 0.45, device=device), torch.full((1, 3, 1, 1), 0.25, device=device))
+    return critic.to(device), SoftPolicy(4, 2, ops).to(device), normalise
+
+
+def written_out(critic, policy, normalise, config):
+    return WrittenOut(critic, policy, normalise, config, write_layers(critic.backbone))
+
+
+def batches(count, device="cpu", size=24):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        images = torch.randint(0, 256, (size, 3, 16, 16), dtype=torch.uint8, generator=generator)
+        yield images.to(device), torch.randint(3, (size,), generator=generator).to(device)
+
+
+def parameters(step):
+    return [*step.critic.parameters(), *step.policy.parameters()]
+
+
+def near(found, expected, share=2e-3):
+    """In float32; tests/nets/test_tape.py has the sharp bound. (The last bias has no gradient but noise.)"""
+    return float((found - expected).norm()) <= share * float(expected.norm()) + 1e-6
+
+
+def one_step(make, config, device="cpu", **settings):
+    """Metrics and all gradients of a first step."""
+    step = make(*parts(device, **settings), config)
+    images, labels = next(batches(1, device))
+    measured = step(images, labels, torch.Generator(device).manual_seed(1))
+    return measured, [p.grad.detach().clone() for p in parameters(step)]
+
+
+@pytest.mark.parametrize("net", ["wrn-10-1", "small"])
+def test_written_out_is_the_plain_step(net):
+    config = SearchConfig()
+    (measured, found), (expected, wanted) = (one_step(make, config, net=net) for make in (written_out, Step))
+    torch.testing.assert_close(measured, expected, rtol=1e-4, atol=1e-5)
+    for got, gradient in zip(found, wanted, strict=True):
+        assert near(got, gradient)
+
+
+def test_written_out_takes_penalty_and_class_weight_from_the_config():
+    for config in (SearchConfig(penalty=0.0, class_weight=2.0), SearchConfig(penalty=100.0, class_weight=0.0)):
+        (measured, found), (expected, wanted) = (one_step(make, config) for make in (written_out, Step))
+        torch.testing.assert_close(measured, expected, rtol=1e-4, atol=1e-5)
+        for got, gradient in zip(found, wanted, strict=True):
+            assert near(got, gradient)
+
+
+def test_only_a_gpu_gets_the_fast_step():
+    assert type(make_step(*parts(), SearchConfig())) is Step
+
+
+def test_an_optimisers_state_survives_another_layout():
+    """A run may go on with `fast` where it began without, and the other way round."""
+    step, other = (Step(*parts(), SearchConfig()) for _ in range(2))
+    for images, labels in batches(2):
+        step(images, labels, torch.Generator().manual_seed(0))
+    saved = copy.deepcopy(step.critic_optimiser.state_dict())
+    saved["param_groups"][0]["capturable"] = True  # as a GPU would have it
+    other.critic.to(memory_format=torch.channels_last)
+    load_optimiser(other.critic_optimiser, saved)
+    assert not other.critic_optimiser.param_groups[0]["capturable"]
+    for mine, theirs in zip(step.critic.parameters(), other.critic.parameters(), strict=True):
+        old, new = step.critic_optimiser.state[mine], other.critic_optimiser.state[theirs]
+        assert new["step"] == old["step"] == 2
+        assert torch.equal(new["exp_avg_sq"], old["exp_avg_sq"])
+        assert new["exp_avg_sq"].stride() == theirs.stride()
+
+
+def test_what_happens_before_the_recording_leaves_no_trace():
+    """Neither at the start, where the optimisers have no state yet, nor later."""
+    plain, other = (Step(*parts(), SearchConfig()) for _ in range(2))
+    recorded = Recorded(other)
+    one, recorded._generator = (torch.Generator().manual_seed(3) for _ in range(2))
+    for images, labels in batches(3):
+        expected = plain(images, labels, one)
+        with recorded._unchanged():
+            for _ in range(2):
+                other(images, labels, recorded._generator)
+        assert torch.equal(other(images, labels, recorded._generator), expected)
+    for mine, theirs in zip(parameters(plain), parameters(other), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.fixture
+def deterministic():
+    before, torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic, True
+    yield
+    torch.backends.cudnn.deterministic = before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("net", ["wrn-10-1", "small", "resnet-50"])
+def test_written_out_on_a_gpu(net, deterministic):
+    config = SearchConfig(precision="float32")
+    (measured, found), (expected, wanted) = (one_step(make, config, "cuda", net=net) for make in (written_out, Step))
+    torch.testing.assert_close(measured, expected, rtol=1e-4, atol=1e-5)
+    share = 5e-2 if net == "resnet-50" else 2e-3  # deep: a ReLU at its kink falls to one side or the other
+    for got, gradient in zip(found, wanted, strict=True):
+        assert near(got, gradient, share)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("make", [Step, written_out])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+def test_a_recorded_step_does_what_the_step_does(make, precision, deterministic):
+    """Step for step: the same draws, the same metrics, the same parameters, from the first call on."""
+    config = SearchConfig(precision=precision)
+    plain = make(*parts("cuda", ops=SMOOTH), config)
+    recorded = Recorded(make(*parts("cuda", ops=SMOOTH), config))
+    one, two = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
+    for images, labels in batches(4, "cuda"):
+        expected = plain(images, labels, one).clone()
+        torch.testing.assert_close(recorded(images, labels, two), expected, rtol=1e-5, atol=1e-6)
+        assert torch.equal(one.get_state(), two.get_state())
+    for mine, theirs in zip(parameters(plain), parameters(recorded), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_recording_all_operations_stays_near_the_plain_step():
+    """With every operation, sums on a GPU come in any order and Adam turns noise into steps; metrics stay near."""
+    config = SearchConfig(precision="float32")
+    plain, recorded = Step(*parts("cuda"), config), Recorded(written_out(*parts("cuda"), config))
+    one, two = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
+    for images, labels in batches(3, "cuda"):
+        expected = plain(images, labels, one)
+        torch.testing.assert_close(recorded(images, labels, two), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+def test_a_network_with_batch_norm_is_recorded_as_it_is():
+    step = make_step(*parts("cuda", norm="primitive"), SearchConfig(critic_norm="batch"))
+    assert isinstance(step, Recorded)
+    assert type(step.step) is Step
+    before = [buffer.clone() for buffer in step.critic.buffers()]
+    generator = torch.Generator("cuda").manual_seed(0)
+    for images, labels in batches(2, "cuda"):
+        assert torch.isfinite(step(images, labels, generator)).all()
+    counts = [buffer for name, buffer in step.critic.named_buffers() if name.endswith("num_batches_tracked")]
+    assert counts
+    assert {int(count) for count in counts} == {6}  # two steps, three forwards each; the warm-up left no trace
+    assert any(not torch.equal(a, b) for a, b in zip(before, step.critic.buffers(), strict=True))
+
+
+@pytest.mark.gpu
+def test_nothing_waits_inside_an_epoch():
+    step = make_step(*parts("cuda"), SearchConfig())
+    generator = torch.Generator("cuda").manual_seed(0)
+    data = list(batches(3, "cuda"))
+    step(*data[0], generator)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for images, labels in data:
+            step(images, labels, generator)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fast", [True, False])
+def test_resuming_a_run_with_and_without_recording(fast, tmp_path):
+    data = bars(64, 16, classes=2)
+    config = SearchConfig(epochs=2, batch_size=16, sub_policies=2, ops=SMOOTH, backbone="small", fast=fast)
+    whole = fasteraa.search(data, replace(config, epochs=4), device="cuda")
+    fasteraa.search(data, config, device="cuda", out=tmp_path / "run")
+    went_on = fasteraa.search(
+        data, replace(config, epochs=4, fast=not fast), device="cuda", out=tmp_path / "run", resume=True
+    )
+    assert [row.epoch for row in went_on.epochs] == [1, 2, 3, 4]
+    for one, two in zip(whole.epochs, went_on.epochs, strict=True):
+        assert one.penalty == pytest.approx(two.penalty, rel=0.05)
+        assert one.distance == pytest.approx(two.distance, rel=0.1, abs=0.05)
