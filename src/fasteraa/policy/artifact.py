@@ -253,11 +253,14 @@ class Policy:
 
         return PolicyTransform(self, pool=pool)
 
-    def __call__(self, batch: Tensor, generator: Generator | None = None) -> Tensor:
-        """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image."""
+    def __call__(self, batch: Tensor, generator: Generator | None = None, *, kernels: bool | None = None) -> Tensor:
+        """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image.
+
+        On a GPU Triton kernels do it; `kernels=False` asks for plain torch, which gives the same images.
+        """
         from fasteraa.policy.apply import augment
 
-        return augment(self, batch, generator)
+        return augment(self, batch, generator, kernels=kernels)
 
 
 def _check_unit(what: str, number: Any, op: str) -> None:
