@@ -28,6 +28,8 @@ class Row:
 class Table:
     size: int
     rows: tuple[Row, ...]
+    device: str = "cpu"
+    batch: int | None = None  # images in a batch, where it is one size for all
 
     @property
     def best_peer(self) -> Row:
@@ -69,22 +71,22 @@ def _speed(work: Work, seconds: float) -> float:
 
 
 def _contenders(size: int) -> dict[str, tuple[str, Work]]:
-    pictures = [_photo(size, seed) for seed in range(64)]
+    pictures = [photo(size, seed) for seed in range(64)]
     tensors = [torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous() for picture in pictures]
     policy = Policy.named(POLICY)
     count = 1024 if size <= 64 else 64
     batch = torch.stack(tensors).repeat(-(-count // len(tensors)), 1, 1, 1)[:count]
     transform = policy.transform()
     found: dict[str, tuple[str, Work]] = {
-        "fasteraa, Pillow image": ("exact", _each(transform, pictures)),
-        "fasteraa, uint8 tensor": ("exact", _each(transform, tensors)),
+        "fasteraa, Pillow image": ("exact", each(transform, pictures)),
+        "fasteraa, uint8 tensor": ("exact", each(transform, tensors)),
         f"fasteraa, batch of {count}": ("exact", (lambda: policy(batch), count)),
         "fasteraa, batch of 128": ("exact", (lambda: policy(batch[:128]), min(count, 128))),
     }
     return found | _torchvision(pictures, tensors) | _timm(pictures) | _kornia(batch[:128])
 
 
-def _each(transform: Callable[[Any], object], items: list[Any]) -> Work:
+def each(transform: Callable[[Any], object], items: list[Any]) -> Work:
     def call() -> None:
         for item in items:
             transform(item)
@@ -92,7 +94,7 @@ def _each(transform: Callable[[Any], object], items: list[Any]) -> Work:
     return call, len(items)
 
 
-def _photo(size: int, seed: int) -> Image.Image:
+def photo(size: int, seed: int) -> Image.Image:
     """Smooth structure with some noise: neither the best nor the worst case of any operation."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize(
@@ -107,8 +109,8 @@ def _torchvision(pictures: list[Image.Image], tensors: list[torch.Tensor]) -> di
 
     transform = v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10)
     return {
-        "torchvision v2, Pillow image": ("exact", _each(transform, pictures)),
-        "torchvision v2, uint8 tensor": ("near", _each(transform, tensors)),
+        "torchvision v2, Pillow image": ("exact", each(transform, pictures)),
+        "torchvision v2, uint8 tensor": ("near", each(transform, tensors)),
     }
 
 
@@ -132,7 +134,7 @@ def _timm(pictures: list[Image.Image]) -> dict[str, tuple[str, Work]]:
         ]
         for s in rows
     ]
-    return {"timm, Pillow image": ("exact", _each(timm_policy(policy), pictures))}
+    return {"timm, Pillow image": ("exact", each(timm_policy(policy), pictures))}
 
 
 def _kornia(batch: torch.Tensor) -> dict[str, tuple[str, Work]]:

@@ -21,12 +21,13 @@ def publish(tables: Sequence[Table], out: Path | None) -> None:
 
     machine, console = describe_machine(), _console()
     for table in tables:
-        peer, shown = table.best_peer, RichTable(title=f"{table.size}x{table.size}, AutoAugment CIFAR-10, one thread")
+        peer, where = table.best_peer, "one thread" if table.device == "cpu" else table.device
+        shown = RichTable(title=f"{table.size}x{table.size}, AutoAugment CIFAR-10, {where}")
         for column in ("contender", "against Pillow", "images/s", f"/ {peer.name}"):
             shown.add_column(column, justify="left" if column in ("contender", "against Pillow") else "right")
         for row in sorted(table.rows, key=lambda row: -row.images_per_second):
             ratio = row.images_per_second / peer.images_per_second
-            shown.add_row(row.name, row.exact, f"{row.images_per_second:,.0f}", f"{ratio:.2f}")
+            shown.add_row(row.name, row.exact, f"{row.images_per_second:,.0f}", f"{ratio:,.2f}")
         console.print(shown)
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
     _keep({"bench": "apply", "machine": machine, "tables": [asdict(table) for table in tables]}, out)
