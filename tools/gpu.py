@@ -26,22 +26,16 @@ def parts(out: Path, images: str) -> dict[str, list[list[str]]]:
     me = [sys.executable, __file__, str(out), "--images", images, "--inside"]
     marked = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
     whole = [*FASTERAA, "search", images, "--out"]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+    kernels = sorted(str(path) for path in (ROOT / "tests").rglob("test_kernels*.py"))
     return {
-        "profile": [[*me, "profile"]],
-        "tests": [
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-m",
-                "gpu",
-                "-p",
-                "no:cacheprovider",
-                "--continue-on-collection-errors",
-                *marked,
-            ]
+        "kernels": [[*pytest, *kernels]],
+        "apply": [
+            [*FASTERAA, "bench", "apply", "--device", "cuda", "--out", str(out / "apply.jsonl")],
+            [*me, "applied"],
         ],
+        "profile": [[*me, "profile"]],
+        "tests": [[*pytest, "--continue-on-collection-errors", *(path for path in marked if path not in kernels)]],
         "bench": [bench, *([*bench, "--no-scaling", "--set", f"precision={name}"] for name in ("bf16", "float32"))],
         "whole": [[*whole, str(out / "cold")], [*whole, str(out / "warm")]],
         "large": [[*bench, "--no-scaling", "--size", "224", "--images", "6000", "--steps", "5", "--rounds", "2"]],
@@ -55,11 +49,11 @@ def main() -> None:
     parser.add_argument("--images", default="")
     parser.add_argument("--seconds", type=float, default=560)
     parser.add_argument("--only", default="")
-    parser.add_argument("--inside", choices=("profile", "compare"))
+    parser.add_argument("--inside", choices=tuple(INSIDE))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     if given.inside:
-        {"profile": profile, "compare": compare}[given.inside](given.images)
+        INSIDE[given.inside](given.images)
         return
     end = time.monotonic() + given.seconds
     carried = ROOT / ".carry" / "py"  # packages that the machine lacks
@@ -198,6 +192,58 @@ def compare(images: str) -> None:
         print("  " + " ".join(f"{value:.3f}" for value in row.tolist()), name)
     print(json.dumps(masses))
 
+
+def applied(_: str) -> None:
+    """Where the time of applying a policy goes: host, device, by kernel, and with each operation alone."""
+    import torch
+
+    from fasteraa.ops import OPS
+    from fasteraa.policy import Choice, Policy, SubPolicy
+    from fasteraa.policy.apply import augment
+
+    def per_call(call: object, calls: int = 200) -> tuple[float, float]:
+        """Microseconds: until the host is free, and until the device is done."""
+        for _ in range(5):
+            call()  # type: ignore[operator]
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()  # type: ignore[operator]
+        host = time.perf_counter() - began
+        torch.cuda.synchronize()
+        return 1e6 * host / calls, 1e6 * (time.perf_counter() - began) / calls
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    for count, side in ((4096, 32), (256, 224)):
+        batch = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, device="cuda")
+        copied = per_call(lambda batch=batch: batch.clone())
+        print(f"\n{count} images of {side}x{side}: copy {copied[1]:.1f} us")
+        for name in ("autoaugment-cifar10", "trivialaugment-wide", "uniform"):
+            policy = Policy.named(name)
+
+            def call(policy: Policy = policy, batch: torch.Tensor = batch) -> torch.Tensor:
+                return augment(policy, batch, generator)
+
+            host, whole = per_call(call)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+                for _ in range(10):
+                    call()
+                torch.cuda.synchronize()
+            kernels = [event for event in seen.key_averages() if event.self_device_time_total > 0]
+            device = sum(event.self_device_time_total for event in kernels) / 10
+            print(
+                f"{name}: {whole:.1f} us a call ({count / whole:.1f} M images/s), host {host:.1f}, device {device:.1f}"
+            )
+            for event in sorted(kernels, key=lambda event: -event.self_device_time_total):
+                print(f"{event.self_device_time_total / 10:8.1f} us {event.count // 10:3d} x  {event.key[:80]}")
+        for row in OPS.values():
+            choice = Choice(row.name, 1.0, (0.0, 1.0) if row.span else None, sign="random" if row.signed else None)
+            alone = Policy((SubPolicy(((choice,),)),))
+            _, whole = per_call(lambda alone=alone, batch=batch: augment(alone, batch, generator), 50)
+            print(f"  {row.name:15s} one stage {whole:7.1f} us", flush=True)
+
+
+INSIDE = {"profile": profile, "compare": compare, "applied": applied}
 
 if __name__ == "__main__":
     main()
