@@ -30,6 +30,14 @@ class RunError(FasterAAError):
     """A run could not go on; its folder holds the last good state."""
 
 
+class Stopped(RunError):
+    """A signal ended a run, which can be resumed; the CLI exits with 128 + its number."""
+
+    def __init__(self, message: str, signal: int):
+        super().__init__(message)
+        self.signal = signal
+
+
 def choices_hint(wrong: str, known: Iterable[str]) -> str:
     """`did you mean 'rotate'? choices: ...`, for the end of an error message."""
     known = list(known)

@@ -104,5 +104,5 @@ def _visible_files(folder: str, above: frozenset[str]) -> Iterator[str]:
                 continue
             if entry.is_dir():
                 yield from _visible_files(entry.path, above | {real})
-            else:
+            elif entry.is_file() or entry.is_symlink():  # a link to nothing is listed as broken; a pipe is no file
                 yield entry.path

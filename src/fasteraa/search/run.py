@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
-from fasteraa.errors import ConfigError, RunError
+from fasteraa.errors import ConfigError, RunError, Stopped
 from fasteraa.nets import Critic, build
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
@@ -197,16 +197,17 @@ class Run:
             self.folder.append_metrics(asdict(row))
             self.save()
 
-    def _end(self, caught: list[str]) -> SearchResult:
+    def _end(self, caught: list[signal.Signals]) -> SearchResult:
         finished = self.epoch >= self.config.epochs
         policy = self.policy.freeze(f"found on {self.data.name}", self.provenance(finished))
         if self.folder is not None:
             if not finished and bool(torch.isfinite(self._parameters()).all() & torch.isfinite(self.sums).all()):
                 self.save()
             if caught:
-                raise RunError(
-                    f"stopped by {caught[0]} in epoch {self.epoch + 1}; everything is saved in "
-                    f"{str(self.folder.path)!r}: add --resume to go on"
+                raise Stopped(
+                    f"stopped by {caught[0].name} in epoch {self.epoch + 1}; everything is saved in "
+                    f"{str(self.folder.path)!r}: add --resume to go on",
+                    caught[0],
                 )
             policy.save(self.folder.policy)
         elif caught:
@@ -313,13 +314,13 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _signals() -> Iterator[list[str]]:
+def _signals() -> Iterator[list[signal.Signals]]:
     """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one gets through."""
-    caught: list[str] = []
+    caught: list[signal.Signals] = []
     previous: dict[int, Any] = {}
 
     def note(number: int, frame: Any) -> None:
-        caught.append(signal.Signals(number).name)
+        caught.append(signal.Signals(number))
         signal.signal(number, previous[number])
 
     try:
