@@ -84,7 +84,7 @@ def test_preview_and_data_check(photos, tmp_path):
         (["search", "nowhere", "--out", "run"], "nowhere"),
         (["search", "cifar11", "--out", "run"], "did you mean 'cifar10'"),
         (["search", "--ops", "flip,rotat", "--out", "run"], "did you mean 'rotate'"),
-        (["search", "--epochs", "0", "--out", "run"], "epochs must be at least 1"),
+        (["search", "--epochs", "0", "--out", "run"], "epochs must be a number of at least 1"),
         (["search", "--set", "penalty", "--out", "run"], "--set takes NAME=VALUE"),
         (["search", "--set", "penalt=3", "--out", "run"], "did you mean 'penalty'"),
         (["search", "--config", "none.toml", "--out", "run"], "could not be read"),
@@ -101,6 +101,26 @@ def test_mistakes(arguments, message, tmp_path):
     assert done.returncode == 2, done.stdout
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ops", "flip,rotat"], "did you mean 'rotate'"),
+        (["--backbone", "wrn-41-2"], "depth of a wide resnet"),
+        (["--backbone", "resnet50"], "did you mean 'resnet-50'"),
+        (["--backbone", "timm:resnet5"], "did you mean resnet50"),
+        (["--backbone", "resnet-50", "--size", 16], "the image side must be at least 32"),
+        (["--set", 'spans={rotate={at_zero=0,at_one=9,unit="px"}}'], "must have the unit degree"),
+        (["--set", "epochs=x"], "epochs must be a whole number, got 'x'"),
+    ],
+)
+def test_config_refuses_what_search_refuses(arguments, message, tmp_path):
+    for command in (["config"], ["search", "nowhere", "--out", tmp_path / "run"]):
+        done = fasteraa(*command, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr  # and not that there is no such source: nothing was read
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -128,10 +128,9 @@ def config_command(
     set_: Set = None,
 ) -> None:
     """Print the effective settings of a search as TOML."""
-    from fasteraa.cli.search import effective_config
-    from fasteraa.search.config import to_toml
+    from fasteraa.cli.search import print_config
 
-    typer.echo(to_toml(effective_config(_flags(locals()), config, None)), nl=False)
+    print_config(_flags(locals()), config)
 
 
 def _flags(given: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from fasteraa.errors import ConfigError
-from fasteraa.search.config import SearchConfig, make_config, read_config
+from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
 
 
 def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str | None) -> SearchConfig:
@@ -29,7 +29,17 @@ def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str 
             settings |= dict(_assignment(text) for text in value)
         else:
             settings[name] = [part.strip() for part in value.split(",")] if name == "ops" else value
-    return make_config(settings, "the command line" if config is None else str(config))
+    return make_config(settings)
+
+
+def print_config(flags: Mapping[str, Any], config: Path | None) -> None:
+    """What a search would accept, and nothing else."""
+    settings = effective_config(flags, config, None)
+    if settings.backbone != "auto":  # only then is torch needed
+        from fasteraa.search.run import check_backbone
+
+        check_backbone(settings)
+    typer.echo(to_toml(settings), nl=False)
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
 from fasteraa.errors import ConfigError, RunError, Stopped
-from fasteraa.nets import Critic, build
+from fasteraa.nets import Critic, build, make_primitive
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig, to_settings
@@ -58,13 +58,15 @@ def search(
     config, progress = config or SearchConfig(), progress or Silent()
     if max_minutes is not None and not max_minutes >= 0:
         raise ConfigError(f"max_minutes must be at least 0, got {max_minutes}")
+    place = find_device(device)
+    check_backbone(config)
     folder = RunFolder(Path(out)) if out is not None else None
     if folder is not None:
         folder.open_old(config) if resume else folder.open_new()
     elif resume:
         raise ConfigError("resume needs the folder of the run: out=...")
     data = source if isinstance(source, ImageSet) else _load(source, config, data_root)
-    run = Run(data, config, find_device(device), folder, progress)
+    run = Run(data, config, place, folder, progress)
     if folder is not None:
         run.describe_data()
         if resume:
@@ -108,6 +110,19 @@ def choose_backbone(name: str, side: int, device: torch.device) -> str:
     return "wrn-40-2" if side <= 64 else "resnet-50"
 
 
+def check_backbone(config: SearchConfig) -> None:
+    """Build the network once without its weights: a wrong name must be noticed before images are read."""
+    if config.backbone == "auto":
+        return
+    device = "cpu" if config.backbone.startswith("timm:") else "meta"  # some of timm's look at values while they start
+    with _seeded(0), torch.device(device):
+        make_primitive(build(config.backbone, 1, config.size, norm=_norm(config)))
+
+
+def _norm(config: SearchConfig) -> str:
+    return "none" if config.critic_norm == "none" else "primitive"
+
+
 class Run:
     """Everything a search changes, and the loop that changes it."""
 
@@ -136,8 +151,7 @@ class Run:
         self.start = self.policy.freeze("start", {"seed": config.seed})
         self.policy = self.policy.to(device)
         with _seeded(config.seed):
-            norm = "none" if config.critic_norm == "none" else "primitive"
-            backbone = build(self.backbone, len(data.classes), min(data.size), norm=norm)
+            backbone = build(self.backbone, len(data.classes), min(data.size), norm=_norm(config))
             critic = Critic(backbone, len(data.classes)).to(device)
         self.images, self.labels = data.images.to(device), data.labels.to(device)
         self.step = Step(critic, self.policy, Normalise.of(self.images), config)
