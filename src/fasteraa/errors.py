@@ -38,6 +38,13 @@ class Stopped(RunError):
         self.signal = signal
 
 
+def reason(error: OSError) -> str:
+    """Why a file could not be read or written, for the end of an error message."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a part of its path is a file, not a folder"
+    return error.strerror or str(error)
+
+
 def choices_hint(wrong: str, known: Iterable[str]) -> str:
     """`did you mean 'rotate'? choices: ...`, for the end of an error message."""
     known = list(known)
