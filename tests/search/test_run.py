@@ -17,6 +17,7 @@ from fasteraa.errors import ConfigError, DataError, RunError
 from fasteraa.policy import Policy
 from fasteraa.search import SearchConfig
 from fasteraa.search import run as run_module
+from fasteraa.search.config import read_config
 from fasteraa.search.run import choose_backbone, find_device
 
 
@@ -95,6 +96,14 @@ def test_more_epochs_may_be_added(tiny, quick, tmp_path):
     assert longer.policy.hash == search(tiny, quick).policy.hash
 
 
+def test_fewer_epochs_than_done_are_refused_and_more_are_remembered(tiny, quick, tmp_path):
+    search(tiny, replace(quick, epochs=2), out=tmp_path / "run")
+    with pytest.raises(RunError, match="has 2 epochs behind it, more than epochs = 1"):
+        search(tiny, replace(quick, epochs=1), out=tmp_path / "run", resume=True)
+    search(tiny, quick, out=tmp_path / "run", resume=True)
+    assert read_config(tmp_path / "run" / "config.toml")["epochs"] == quick.epochs == 3
+
+
 def test_folders_are_not_mixed_up(tiny, quick, tmp_path):
     search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
     with pytest.raises(RunError, match="holds a run already: add --resume"):
@@ -144,10 +153,21 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, quick, tmp_path, monkeypa
     assert search(tiny, quick, out=tmp_path / "run", resume=True).policy.hash == search(tiny, quick).policy.hash
 
 
+def test_a_policy_that_is_no_number_any_more_stops_the_run(tiny, quick):
+    """Its pixels are no index into a table, which torch says in its own words before the epoch is over."""
+    with pytest.raises(
+        RunError, match=r"not finite in epoch 1\. Try a lower learning_rate \(--set learning_rate=0.001\)"
+    ):
+        search(tiny, replace(quick, learning_rate=1e30))
+
+
 def test_a_folder_that_cannot_be_written_is_noticed_first(tiny, quick, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="could not be written"):
+    with pytest.raises(RunError, match="could not be written: a part of its path is a file"):
         search(tiny, quick, out=tmp_path / "file" / "run")
+    for resume in (False, True):
+        with pytest.raises(RunError, match=r"a run needs a folder, .*file' is a file"):
+            search(tiny, quick, out=tmp_path / "file", resume=resume)
 
 
 def test_a_full_disk_is_named(tiny, quick, tmp_path, monkeypatch):
@@ -165,7 +185,14 @@ def test_out_of_memory_says_what_to_lower(tiny, quick, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(run_module.Step, "__call__", hungry)
-    with pytest.raises(RunError, match="lower --batch-size"):
+    with pytest.raises(RunError, match="the GPU ran out of memory: lower --batch-size"):
+        search(tiny, quick)
+
+    def hungry_too(self, *_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr(run_module.Step, "__call__", hungry_too)
+    with pytest.raises(RunError, match="the machine ran out of memory: lower --batch-size"):
         search(tiny, quick)
 
 
@@ -177,6 +204,8 @@ def test_choices_of_network_and_device(quick, tiny):
     assert choose_backbone("wrn-16-1", 32, cpu) == "wrn-16-1"
     with pytest.raises(ConfigError, match="unknown device 'gpu'"):
         find_device("gpu")
+    with pytest.raises(ConfigError, match="device 'meta' is not supported; choices: auto, cpu"):
+        find_device("meta")
     with pytest.raises(ConfigError, match="lower --batch-size"):
         search(tiny, replace(quick, batch_size=128))
     with pytest.raises(ConfigError, match="unknown critic_norm"):

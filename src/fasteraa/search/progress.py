@@ -81,6 +81,7 @@ class Bar(Silent):
     def __init__(self, console: Any = None) -> None:
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
+
         columns = (
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(bar_width=_BAR),

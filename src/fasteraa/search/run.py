@@ -57,7 +57,7 @@ def search(
     """
     config, progress = config or SearchConfig(), progress or Silent()
     if max_minutes is not None and not max_minutes >= 0:
-        raise ConfigError(f"max_minutes must be at least 0, got {max_minutes}")
+        raise ConfigError(f"max_minutes (--max-minutes) must be at least 0, got {max_minutes}")
     place = find_device(device)
     check_backbone(config)
     folder = RunFolder(Path(out)) if out is not None else None
@@ -71,8 +71,8 @@ def search(
         run.describe_data()
         if resume:
             run.load()
-        else:
-            folder.begin(config)
+        folder.begin(config)  # when resuming, the number of epochs may be another
+        if not resume:
             run.start.save(folder.start)
     return run.go(max_minutes)
 
@@ -84,8 +84,12 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"unknown device {name!r}; choices: auto, cpu, cuda, cuda:0, ...") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {name!r} is not supported; choices: auto, cpu, cuda, cuda:0, ...")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {name!r} was asked for, but torch sees no CUDA device; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA devices")
     return device
 
 
@@ -131,8 +135,8 @@ class Run:
     ):
         if len(data) < config.batch_size:
             raise ConfigError(
-                f"a step needs batch_size = {config.batch_size} images, {data.name!r} has {len(data)}: "
-                "lower --batch-size"
+                f"a step needs batch_size = {config.batch_size} images, {data.name!r} has {len(data)}: lower "
+                f"--batch-size to an even number of at most {len(data)}"
             )
         self.data, self.config, self.device, self.folder, self.progress = data, config, device, folder, progress
         self.backbone = choose_backbone(config.backbone, min(data.size), device)
@@ -187,18 +191,35 @@ class Run:
             self.order = torch.randperm(len(self.labels), generator=self.generator, device=self.device)
         first = self.step_of_epoch * self.config.batch_size
         pair = self.order[first : first + self.config.batch_size]  # B' and B, one after the other
-        self.sums += self.step(self.images[pair], self.labels[pair], self.generator)
+        try:
+            self.sums += self.step(self.images[pair], self.labels[pair], self.generator)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or self._finite():
+                raise
+            raise self._not_finite() from error  # a pixel that is no number is no index into a table either
         self.step_of_epoch += 1
+
+    def _finite(self) -> bool:
+        try:
+            return bool(torch.isfinite(self._parameters()).all() & torch.isfinite(self.sums).all().cpu())
+        except RuntimeError:  # a GPU does not answer any more after an index out of bounds
+            return False
+
+    def _not_finite(self) -> RunError:
+        kept = ""
+        if self.folder and self.epoch:
+            kept = f" The last good state (epoch {self.epoch}) is in {str(self.folder.path)!r}."
+        lower = min(self.config.learning_rate / 10, 1e-3)
+        return RunError(
+            f"a loss was not finite in epoch {self.epoch + 1}.{kept} Try a lower learning_rate (--set "
+            f"learning_rate={lower:g}), or a larger batch_size (--batch-size)"
+        )
 
     def _end_epoch(self) -> None:
         means = (self.sums / self.steps_per_epoch).tolist()  # the only wait for the device in an epoch
         now = self._parameters()
         if not all(map(math.isfinite, means)) or not bool(torch.isfinite(now).all()):
-            kept = f" The last good state (epoch {self.epoch}) is in {str(self.folder.path)!r}." if self.folder else ""
-            raise RunError(
-                f"a loss was not finite in epoch {self.epoch + 1}.{kept} Try a lower learning_rate, or a larger "
-                "batch_size"
-            )
+            raise self._not_finite()
         self.epoch, self.step_of_epoch = self.epoch + 1, 0
         self.sums.zero_()
         change, from_start = (float((now - then).abs().mean()) for then in (self.trajectory[-1], self.trajectory[0]))
@@ -215,7 +236,7 @@ class Run:
         finished = self.epoch >= self.config.epochs
         policy = self.policy.freeze(f"found on {self.data.name}", self.provenance(finished))
         if self.folder is not None:
-            if not finished and bool(torch.isfinite(self._parameters()).all() & torch.isfinite(self.sums).all()):
+            if not finished and self._finite():
                 self.save()
             if caught:
                 raise Stopped(
@@ -266,7 +287,15 @@ class Run:
             return
         for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
             if state[what] != mine:
-                raise RunError(f"the run in {str(self.folder.path)!r} had other {what}: {state[what]}, now {mine}")
+                raise RunError(
+                    f"the run in {str(self.folder.path)!r} had other {what} ({state[what][:16]}, now {mine[:16]}): "
+                    "resume it with the source and the settings it was started with"
+                )
+        if state["epoch"] > self.config.epochs:
+            raise RunError(
+                f"the run in {str(self.folder.path)!r} has {state['epoch']} epochs behind it, more than epochs = "
+                f"{self.config.epochs}"
+            )
         self.step.critic.load_state_dict(state["critic"])
         self.policy.load_state_dict(state["policy"])
         self.step.critic_optimiser.load_state_dict(state["critic_optimiser"])
@@ -355,8 +384,11 @@ def _signals() -> Iterator[list[signal.Signals]]:
 def _memory_advice() -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        what = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "the machine"
         raise RunError(
-            "the GPU ran out of memory: lower --batch-size, --size or the backbone, or add --resume to go on from the "
+            f"{what} ran out of memory: lower --batch-size, --size or the backbone, or add --resume to go on from the "
             "last checkpoint with the memory of another program freed"
         ) from error
