@@ -73,6 +73,12 @@ def test_preview_and_data_check(photos, tmp_path):
     done = fasteraa("preview", photos, "--policy", "autoaugment-svhn", "--out", sheet, "--size", 24)
     assert done.returncode == 0, done.stderr
     assert size_of(sheet)[1] > 500
+    for index in range(4):  # more than the budget: a preview does not mind
+        (photos / "ants" / f"broken{index}.png").write_bytes(b"no picture")
+    again = fasteraa("preview", photos, "--out", sheet)
+    for index in range(4):
+        (photos / "ants" / f"broken{index}.png").unlink()
+    assert again.returncode == 0, again.stderr
     checked = fasteraa("data", "check", photos)
     assert checked.returncode == 0, checked.stderr
     assert "broken.jpg" in checked.stdout
@@ -92,7 +98,8 @@ def test_preview_and_data_check(photos, tmp_path):
         (["search", "--backbone", "wrn-41-2", "--out", "run"], "depth of a wide resnet"),
         (["search", "--resume", "--out", "run"], "holds no run to resume"),
         (["search", "--recipe", "--out", "run"], "no recipe for 'sample'"),
-        (["preview", "--policy", "nothing"], "no policy of that name"),
+        (["preview", "--policy", "nothing"], "no known policy of that name: 'nothing'"),
+        (["preview", "--out", "sheet"], "must be a file that ends in .png, .jpg or .webp, got 'sheet'"),
         (["data", "check", "nowhere"], "nowhere"),
     ],
 )
