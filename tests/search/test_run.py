@@ -35,6 +35,20 @@ def test_same_seed_same_hash_and_other_seed_other_hash(tiny, quick):
     assert torch.initial_seed() == 0  # the caller's generator was left alone
 
 
+def test_large_batches_on_several_threads_repeat_themselves(quick):
+    """From 32,768 values on, torch adds the gradient of an indexed tensor in whatever order its threads come."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        images = torch.randint(256, (4096, 3, 8, 8), dtype=torch.uint8)
+        data = ImageSet.of(images, torch.arange(4096) % 2, ("a", "b"), "noise")
+        large = replace(quick, batch_size=4096, sub_policies=1, ops=None, epochs=4)
+        assert len({search(data, large).policy.hash for _ in range(2)}) == 1
+    finally:
+        torch.set_num_threads(threads)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_the_result_and_the_folder(tiny, quick, tmp_path):
     result = search(tiny, quick, out=tmp_path / "run")
     assert result.finished

@@ -60,7 +60,9 @@ def _explain(error: BaseException, caught: list[signal.Signals]) -> int:
     if isinstance(error, OSError):
         # Python's last flush would fail once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1 if isinstance(error, BrokenPipeError) else _say(error, 2)  # a broken pipe: its reader has seen enough
+        if isinstance(error, BrokenPipeError):  # its reader has seen enough
+            return 1
+        return _say(": ".join(str(part) for part in (error.strerror or error, error.filename) if part), 2)
     raise error
 
 

@@ -175,7 +175,7 @@ class Run:
         self.progress.start(self.config.epochs, self.steps_per_epoch, done)
         began = time.monotonic() - self.seconds
         try:
-            with _signals() as caught, _memory_advice():
+            with _signals() as caught, _memory_advice(), _repeatable(self.device):
                 while self.epoch < self.config.epochs and not caught and time.monotonic() < end:
                     self._one_step()
                     self.seconds = time.monotonic() - began
@@ -354,6 +354,25 @@ def _seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(state)
+
+
+@contextmanager
+def _repeatable(device: torch.device) -> Iterator[None]:
+    """On a CPU, sums in a fixed order: else the gradient of an indexed tensor of 32,768 values depends on the threads.
+
+    On a GPU this would end in an error, because `grid_sample` has no backward with a fixed order there.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic
+    filling = memory.fill_uninitialized_memory
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+        memory.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        memory.fill_uninitialized_memory = filling
 
 
 @contextmanager
