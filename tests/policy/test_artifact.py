@@ -125,9 +125,16 @@ def test_describe():
         (lambda: replace(every_op(), spans={"rotate": Span(0, float("nan"), "degree")}), "another finite value"),
         (lambda: replace(every_op(), spans={"invert": Span(0, 1, "x")}), "has no magnitude"),
         (lambda: Policy.named("autoaugment"), "unknown policy 'autoaugment': did you mean 'autoaugment-"),
-        (lambda: Policy.named("randaugment(2,14,3)"), "takes"),
+        (lambda: Policy.named("randaugment(2,14,3)"), r"is written as randaugment\(n=2, m=9\), got"),
         (lambda: Policy.named("randaugment(0)"), "n >= 1"),
-        (lambda: Policy.named("randaugment(import os)"), "must be numbers"),
+        (lambda: Policy.named("randaugment(n=2, k=3)"), "is written as"),
+        (lambda: Policy.named("randaugment(2, 'much')"), "is written as"),
+        (lambda: Policy.named("randaugment(2, 9"), "is written as"),
+        (lambda: Policy.named("randaugment(2, __import__('os'))"), "is written as"),
+        (lambda: Policy.named("randaugment(**{'n': 2})"), "is written as"),
+        (lambda: Policy.named("cutout(3)"), r"'cutout' has no settings, got 'cutout\(3\)'"),
+        (lambda: Policy.named("uniform", operation_count=0), "operation_count >= 1"),
+        (lambda: Policy.named("randaugment(import os)"), "is written as"),
         (lambda: Policy.load("/no/such/policy.json"), "could not be read: No such file"),
     ],
 )
@@ -192,9 +199,14 @@ def test_any_cut_of_a_file_is_an_error():
             Policy.from_json(text[:end])
 
 
-def test_unwritable(tmp_path):
-    with pytest.raises(PolicyError, match="could not be written"):
-        Policy.named("none").save(tmp_path / "no" / "such" / "folder.json")
+def test_a_missing_folder_is_made_and_a_file_is_none(tmp_path):
+    Policy.named("none").save(tmp_path / "new" / "folder" / "policy.json")
+    assert Policy.load(tmp_path / "new" / "folder" / "policy.json") == Policy.named("none")
+    with pytest.raises(PolicyError, match=r"could not be written.*a part of its path is a file, not a folder"):
+        Policy.named("none").save(tmp_path / "new" / "folder" / "policy.json" / "below.json")
+    with pytest.raises(PolicyError, match=r"could not be written.*Is a directory"):
+        Policy.named("none").save(tmp_path / "new")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["policy.json"]
 
 
 def test_schema_refuses_what_the_reader_refuses():

@@ -7,12 +7,13 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fasteraa.errors import PolicyError, choices_hint
+from fasteraa.errors import PolicyError, choices_hint, reason
 from fasteraa.ops import Span, check_span, find
 
 if TYPE_CHECKING:
@@ -286,11 +287,13 @@ class Policy:
         path = Path(path)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_text(self.to_json(), encoding="utf-8")
             partial.replace(path)
         except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise PolicyError(f"the policy could not be written to {str(path)!r}: {error.strerror}") from error
+            with suppress(OSError):
+                partial.unlink()
+            raise PolicyError(f"the policy could not be written to {str(path)!r}: {reason(error)}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
@@ -389,7 +392,7 @@ _STRENGTH = {"passes", "magnitude", "probability"}
 def _read(content: Any) -> Policy:
     _expect_object(content, "a policy")
     if content.get("format") != FORMAT:
-        raise PolicyError(f"'format' must be {FORMAT!r}, got {content.get('format')!r}")
+        raise PolicyError(f"this is no policy file: its 'format' must be {FORMAT!r}, got {content.get('format')!r}")
     if content.get("version") != VERSION:
         raise PolicyError(f"unknown version {content.get('version')!r} of the policy format; choices: {VERSION}")
     _expect_keys(content, _TOP, {"sub_policies"}, "a policy")
