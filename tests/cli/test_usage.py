@@ -16,7 +16,7 @@ def fasteraa(*arguments, **options):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["serch"], ["'serch'", "commands: bench, config,", "see fasteraa --help"]),
+        (["serch"], ["'serch'", "commands: bench, compare,", "see fasteraa --help"]),
         (["data", "chek"], ["'chek'", "commands: check", "see fasteraa data --help"]),
         (["search", "--epohcs", "3"], ["no such flag --epohcs: did you mean --epochs?", "see fasteraa search --help"]),
         (["search", "--no-flp"], ["did you mean --no-flip?"]),
