@@ -6,7 +6,7 @@ from PIL import Image
 
 from fasteraa.errors import ImageError
 from fasteraa.images import to_pillow, to_tensor
-from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow
+from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow, physical
 from fasteraa.testing import ops as checks
 
 ROWS = list(OPS.values())
@@ -104,6 +104,34 @@ def test_means_that_are_exact_halves():
         out = hard("contrast", image, 1.0, -1.0)
         exact = hard_pillow(OPS["contrast"], to_pillow(image), 1.0, -1.0, Pair(None, (0, 0), (0, 0, 0), (0, 0, 0)))
         assert torch.equal(out, to_tensor(exact))
+
+
+def test_whole_pixels_stay_whole():
+    """k of n pixels, for all k and n up to 1024 and whatever the image's side: not k less an ulp."""
+    row = OPS["cutout"]
+    for n in range(1, 1025):
+        k = torch.arange(1, n + 1, dtype=torch.float64)
+        spans = {"cutout": Span(0, n, "px")}
+        assert torch.equal(physical(row, k / n, torch.ones_like(k), 49, 37, spans), k)
+        assert physical(row, 1 / n, 1.0, 49, 37, spans) == 1
+        assert physical(row, 1.0, 1.0, n, 37, {"cutout": Span(0, 7, "px")}) == 7
+
+
+@pytest.mark.parametrize("width", [*range(1, 70), 1000, 1003])
+def test_a_hole_in_pixels(width):
+    """In the middle of a row, the corners included: Pillow's rectangles paint one pixel more than their side."""
+    for side in {1, 2, 3, width // 3, width} - {0}:
+        image = torch.zeros(1, 1, width, dtype=torch.uint8)
+        out = hard("cutout", image, 1.0, context=Context(hole_fill=(9, 9, 9)), spans={"cutout": Span(0, side, "px")})
+        left = max(0, (width - side) // 2)
+        assert out.flatten().nonzero().flatten().tolist() == list(range(left, min(width, left + side + 1)))
+
+
+def test_shifts_in_pixels():
+    image = torch.arange(1, 50, dtype=torch.uint8).view(1, 1, 49)
+    for shift in range(1, 49):
+        out = hard("translate_x", image, shift / 49, spans={"translate_x": Span(0, 49, "px")})
+        assert out.flatten().tolist() == [*range(1 + shift, 50), *[0] * shift]
 
 
 def test_sides_beyond_fixed_point_are_refused():

@@ -142,22 +142,22 @@ def shear_y(v: Tensor, width: int, height: int) -> Coefficients:
     warp,
     Span(0, 0.45, "width"),
     signed=True,
-    pillow=lambda image, v, pair: _transform(image, (1, 0, v * image.width, 0, 1, 0), pair),
+    pillow=lambda image, v, pair: _transform(image, (1, 0, v, 0, 1, 0), pair),
 )
 def translate_x(v: Tensor, width: int, height: int) -> Coefficients:
     """Shift to the left."""
-    return 1, 0, v * width, 0, 1, 0
+    return 1, 0, v, 0, 1, 0
 
 
 @op(
     warp,
     Span(0, 0.45, "height"),
     signed=True,
-    pillow=lambda image, v, pair: _transform(image, (1, 0, 0, 0, 1, v * image.height), pair),
+    pillow=lambda image, v, pair: _transform(image, (1, 0, 0, 0, 1, v), pair),
 )
 def translate_y(v: Tensor, width: int, height: int) -> Coefficients:
     """Shift upwards."""
-    return 1, 0, 0, 0, 1, v * height
+    return 1, 0, 0, 0, 1, v
 
 
 @op(
