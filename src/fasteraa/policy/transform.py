@@ -37,9 +37,9 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
     Takes Pillow images, uint8 tensors (C, H, W), batches (B, C, H, W) with a draw per image, numpy arrays (H, W, C),
     tv_tensors, and samples (dicts, tuples) that hold them; in a sample, a plain tensor is the image if it is the first
-    and there is no Pillow image, array or tv_tensors Image or Video, and a label otherwise. All chance comes from torch's generator, so a seeded
-    DataLoader repeats itself. `pool` (uint8 images (P, C, H, W), or anything indexable that gives images) holds the
-    partners of sample_pairing; batches take them from the batch if there is no pool.
+    and there is no Pillow image, array or tv_tensors Image or Video, and a label otherwise. All chance comes from
+    torch's generator, so a seeded DataLoader repeats itself. `pool` (uint8 images (P, C, H, W), or anything indexable
+    that gives images) holds the partners of sample_pairing; batches take them from the batch if there is no pool.
     """
 
     _transformed_types = (
