@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from fasteraa.bench.apply import Table
 from fasteraa.bench.machine import describe_machine
-from fasteraa.bench.search import PLAIN, Timing
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def publish(tables: Sequence[Table], out: Path | None) -> None:
+    from rich.console import Console
     from rich.table import Table as RichTable
 
-    machine, console = describe_machine(), _console()
+    machine = describe_machine()
+    console = Console(width=None if Console().is_terminal else 120)
     for table in tables:
         peer, shown = table.best_peer, RichTable(title=f"{table.size}x{table.size}, AutoAugment CIFAR-10, one thread")
         for column in ("contender", "against Pillow", "images/s", f"/ {peer.name}"):
@@ -29,39 +26,8 @@ def publish(tables: Sequence[Table], out: Path | None) -> None:
             shown.add_row(row.name, row.exact, f"{row.images_per_second:,.0f}", f"{ratio:.2f}")
         console.print(shown)
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    _keep({"bench": "apply", "machine": machine, "tables": [asdict(table) for table in tables]}, out)
-
-
-def publish_search(tables: Sequence[Timing], settings: Mapping[str, Any], out: Path | None) -> None:
-    """Each table's ratios are to its second row where there is a plain step, and to its first elsewhere."""
-    from rich.table import Table as RichTable
-
-    machine, console = describe_machine(), _console()
-    for table in tables:
-        reference = table.rows[1 if table.rows[0].name == PLAIN else 0]
-        shown = RichTable(title=f"{table.title}: {table.backbone} on {table.device}")
-        for column in ("step", "ms", f"/ {reference.name}", "a search, s", "start, s", "peak MiB"):
-            shown.add_column(column, justify="left" if column == "step" else "right")
-        for row in table.rows:
-            whole = row.milliseconds * table.steps_per_search / 1000
-            ratio, peak = row.milliseconds / reference.milliseconds, "" if row.peak_mib is None else f"{row.peak_mib:,}"
-            shown.add_row(
-                row.name, f"{row.milliseconds:.2f}", f"{ratio:.2f}", f"{whole:.1f}", f"{row.start_seconds:.1f}", peak
-            )
-        console.print(shown)
-    console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    rows = [asdict(table) for table in tables]
-    _keep({"bench": "search", "machine": machine, "settings": dict(settings), "tables": rows}, out)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if Console().is_terminal else 120)
-
-
-def _keep(record: Mapping[str, Any], out: Path | None) -> None:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         with out.open("a", encoding="utf-8") as file:
+            record = {"bench": "apply", "machine": machine, "tables": [asdict(table) for table in tables]}
             file.write(json.dumps(record) + "\n")

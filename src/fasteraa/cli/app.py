@@ -205,29 +205,3 @@ def bench_apply(
     from fasteraa.bench.apply import run
 
     report.publish(run(tuple(size or (32, 224)), seconds), out)
-
-
-@bench_app.command("search")
-def bench_search(
-    steps: Annotated[int, typer.Option(min=1, help="Steps in a round; the plain step takes a fifth of them.")] = 25,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each contender; the median counts.")] = 3,
-    size: Annotated[int, typer.Option(min=8, help="Image side.")] = 32,
-    images: Annotated[int, typer.Option(min=1, help="Images of the search that the times are reckoned for.")] = 4000,
-    batch_size: BatchSize = None,
-    backbone: Backbone = None,
-    set_: Set = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    scaling: Annotated[bool, typer.Option(help="Also measure more sub-policies, stages and images.")] = True,
-    out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
-) -> None:
-    """Milliseconds per search step: plain with chunks of 8, fast, and the critic alone."""
-    from fasteraa.bench import report
-    from fasteraa.bench.search import Setting, run
-    from fasteraa.cli.search import effective_config
-    from fasteraa.search.config import to_settings
-
-    given = {"batch_size": batch_size, "backbone": backbone, "set_": set_}
-    config = effective_config({name: value for name, value in given.items() if value is not None}, None, None)
-    setting = Setting(device, config.backbone, size, images, config)
-    settings = {**to_settings(config), "size": size, "images": images, "steps": steps, "rounds": rounds}
-    report.publish_search(run(setting, steps, rounds, scaling), settings, out)
