@@ -27,23 +27,30 @@ def augment(policy: Policy, batch: Tensor, generator: Generator | None = None, p
 
 
 def apply_draw(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, pool: Tensor | None = None) -> Tensor:
-    """Stage by stage: sort the images by the operation they drew, treat each run of equals at once, put them back."""
+    """Stage by stage: take out the images that drew the same operation, treat them at once, put them back."""
     partners = batch if pool is None else pool
     most = len(batch) if batch.is_cuda else max(1, _CACHED // batch[0].numel())
-    out = batch.clone()
+    out = batch.clone(memory_format=torch.contiguous_format)
     for k in range(plan.depth):
         drawn, order = draw.op[:, k].cpu().sort()
         runs = torch.bincount(drawn + 1, minlength=len(plan.ops) + 1).tolist()
-        images = out.index_select(0, order.to(batch.device))
         stage = _Stage(draw, k, order, batch.device)
+        order = order.to(batch.device)
         end = runs[0]  # these drew nothing
         for row, length in zip(plan.ops, runs[1:], strict=True):
             start, end = end, end + length
             for first in range(start, end, most):
                 run = slice(first, min(first + most, end))
-                images[run] = _apply_run(policy, row, images[run], stage, run, partners)
-        out = images.index_select(0, order.argsort().to(batch.device))
+                images = out.index_select(0, order[run])
+                _put_back(out, order[run], _apply_run(policy, row, images, stage, run, partners))
     return out
+
+
+def _put_back(out: Tensor, places: Tensor, images: Tensor) -> None:
+    if out.device.type == "cpu":  # torch's own takes 20 times as long there
+        out.numpy()[places.numpy()] = images.numpy()
+    else:
+        out.index_copy_(0, places, images)
 
 
 class _Stage:
