@@ -198,8 +198,8 @@ def auto_contrast(xp: Any, level: Array, v: Array, image: Levels) -> Curve:
 @op(tone, None, pillow=lambda image, v, _: ImageOps.equalize(image))
 def equalize(xp: Any, level: Array, v: Array, image: Levels) -> Curve:
     """Spread each channel's levels so that its histogram becomes flat."""
-    counts = image.counts
-    step = xp.floor((counts.sum(2, keepdims=True) - image.highest) / 255)
-    before = counts.cumsum(2) - counts
+    through = image.counts.cumsum(2)
+    step = xp.floor((through[..., -1:] - image.highest) / 255)
+    before = through - image.counts
     spread = xp.floor((xp.floor(step / 2) + before) / xp.where(step > 0, step, 1.0))
     return xp.where(step > 0, spread, level), 1.0  # a staircase again: straight through

@@ -57,8 +57,10 @@ def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None) -> Tens
     With no fill colour zeros come in from outside, whatever the channels hold (masks).
     """
     batch, channels, height, width = image.shape
-    index = source_index(matrix, width, height)
+    if max(width, height) > LARGEST_SIDE:
+        raise ImageError(f"geometric operations take sides of up to {LARGEST_SIDE} pixels, got {width}x{height}")
     colour = image.new_zeros(1, channels, 1, 1) if fill is None else colour_like(image, fill)
+    index = source_index(matrix, width, height)
     framed = colour.repeat(batch, 1, height + 2, width + 2)  # pixels that look outside find the frame
     framed[:, :, 1:-1, 1:-1] = image
     return framed.flatten(2).gather(2, index.view(batch, 1, -1).expand(batch, channels, -1)).view_as(image)
@@ -66,10 +68,8 @@ def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None) -> Tens
 
 def source_index(matrix: Tensor, width: int, height: int) -> Tensor:
     """For each output pixel (B, H, W) the flat index of its source pixel in the framed image (height+2, width+2)."""
-    if max(width, height) > LARGEST_SIDE:
-        raise ImageError(f"geometric operations take sides of up to {LARGEST_SIDE} pixels, got {width}x{height}")
     matrix = matrix.double()
-    turns = ((matrix[:, 1] != 0) | (matrix[:, 3] != 0)).view(-1, 1, 1)
+    turns = (matrix[:, 1:4:2] != 0).any(1).view(-1, 1, 1)
     if matrix.device.type == "cpu" and not turns.any():  # asking a GPU would wait for it
         x, y = _unturned(matrix, width, height)
     elif matrix.device.type == "cpu" and turns.all():
@@ -83,8 +83,8 @@ def source_index(matrix: Tensor, width: int, height: int) -> Tensor:
 def _turned(matrix: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
     """In 16.16 fixed point. 32 bits hold every coordinate that lies within twice the image."""
     a, b, c, d, e, f = matrix.unbind(1)
-    parts = (a, b, c + 0.5 * a + 0.5 * b, d, e, f + 0.5 * d + 0.5 * e)
-    a, b, c, d, e, f = (_fixed(part).to(torch.int32).view(-1, 1, 1) for part in parts)
+    centred = torch.stack([a, b, c + 0.5 * a + 0.5 * b, d, e, f + 0.5 * d + 0.5 * e])
+    a, b, c, d, e, f = (centred * 65536 + 0.5).floor().to(torch.int32).view(6, -1, 1, 1).unbind(0)
     x = torch.arange(width, device=matrix.device, dtype=torch.int32)
     y = torch.arange(height, device=matrix.device, dtype=torch.int32)[:, None]
     return (a * x + (b * y + c)) >> 16, (d * x + (e * y + f)) >> 16
@@ -104,10 +104,6 @@ def _steps(scale: Tensor, shift: Tensor, count: int) -> Tensor:
     start = (shift + 0.5 * scale)[None]
     sums = torch.cat([start, scale.expand(count - 1, -1)]).cumsum(0)
     return sums.T.contiguous().floor().to(torch.int32)
-
-
-def _fixed(number: Tensor) -> Tensor:
-    return (number * 65536 + 0.5).floor()
 
 
 def bilinear(image: Tensor, matrix: Tensor) -> Tensor:

@@ -41,8 +41,9 @@ def apply_draw(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, pool: Tens
             start, end = end, end + length
             for first in range(start, end, most):
                 run = slice(first, min(first + most, end))
-                images = out.index_select(0, order[run])
-                _put_back(out, order[run], _apply_run(policy, row, images, stage, run, partners))
+                places = order[run]
+                images = out.index_select(0, places)
+                _put_back(out, places, _apply_run(policy, row, images, stage, run, partners))
     return out
 
 
