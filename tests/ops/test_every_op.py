@@ -1,12 +1,14 @@
 """One file over all operations: parity with Pillow and the properties that every row must have."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from PIL import Image
 
 from fasteraa.errors import ImageError
 from fasteraa.images import to_pillow, to_tensor
-from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow, physical
+from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow, physical, warp
 from fasteraa.testing import ops as checks
 
 ROWS = list(OPS.values())
@@ -93,6 +95,25 @@ def test_shifts_within_an_ulp_of_a_half_pixel(name, width, height):
             exact = to_tensor(hard_pillow(OPS[name], image, m, sign, Pair(None, (0, 0), (0, 0, 0), (0, 0, 0))))
             result += checks.Parity(int((out != exact).sum()), out.numel())
     assert result.differing == 0
+
+
+def test_scaled_without_turning():
+    """Pillow adds the scale up pixel by pixel; one multiplication rounds otherwise. No row does this yet."""
+    scale = torch.cat([torch.linspace(-1.5, 1.5, 61, dtype=torch.float64), torch.tensor([0.1, 0.7, 1 / 3]).double()])
+    matrix = torch.stack([torch.zeros_like(scale)] * 6, 1)
+    matrix[:, 0], matrix[:, 4] = scale, scale.flip(0)
+    matrix[:, 2], matrix[:, 5] = 48 * (1 - scale), 65 * (1 - scale.flip(0))
+    image = Image.fromarray(checks.picture("noise", 130, 96))
+    out = warp.nearest(to_tensor(image).expand(len(scale), -1, -1, -1), matrix, (9, 200, 30), scaled=True)
+    for one, coefficients in zip(out, matrix.tolist(), strict=True):
+        exact = image.transform(image.size, Image.Transform.AFFINE, coefficients, fillcolor=(9, 200, 30))
+        assert torch.equal(one, to_tensor(exact))
+
+
+def test_which_rows_scale():
+    assert not any(warp.scales(row) for row in ROWS if row.name in ("rotate", "flip", "shear_x", "translate_y"))
+    for rule in (lambda v, width, height: (v, 0, 0, 0, 1, 0), lambda v, width, height: (-1, 0, 0, 0, 2, 0)):
+        assert warp.scales(replace(OPS["flip"], rule=rule))
 
 
 def test_means_that_are_exact_halves():

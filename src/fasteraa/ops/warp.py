@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageOps
@@ -32,7 +33,8 @@ class Warp:
         return torch.stack([part + zeros for part in op.rule(value, width, height)], 1)
 
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
-        return nearest(image, self.matrix(op, value, image.shape[3], image.shape[2]), context.fill)
+        matrix = self.matrix(op, value, image.shape[3], image.shape[2])
+        return nearest(image, matrix, context.fill, scales(op))
 
     def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
         return op.pillow(image, value, pair)
@@ -51,7 +53,14 @@ class Warp:
 warp = Warp()
 
 
-def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None) -> Tensor:
+@lru_cache
+def scales(op: Op) -> bool:
+    """Does it make things larger or smaller without turning them? Asked of the rule: asking a matrix may wait."""
+    a, b, _, d, e, _ = op.rule(torch.tensor(0.37, dtype=torch.float64), 8, 8)
+    return bool(b == 0 and d == 0 and not abs(a) == abs(e) == 1)
+
+
+def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None, scaled: bool) -> Tensor:
     """Nearest neighbour exactly as Pillow finds it: in 16.16 fixed point, or step by step where nothing turns.
 
     With no fill colour zeros come in from outside, whatever the channels hold (masks).
@@ -60,22 +69,22 @@ def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None) -> Tens
     if max(width, height) > LARGEST_SIDE:
         raise ImageError(f"geometric operations take sides of up to {LARGEST_SIDE} pixels, got {width}x{height}")
     colour = image.new_zeros(1, channels, 1, 1) if fill is None else colour_like(image, fill)
-    index = source_index(matrix, width, height)
+    index = source_index(matrix, width, height, scaled)
     framed = colour.repeat(batch, 1, height + 2, width + 2)  # pixels that look outside find the frame
     framed[:, :, 1:-1, 1:-1] = image
     return framed.flatten(2).gather(2, index.view(batch, 1, -1).expand(batch, channels, -1)).view_as(image)
 
 
-def source_index(matrix: Tensor, width: int, height: int) -> Tensor:
+def source_index(matrix: Tensor, width: int, height: int, scaled: bool) -> Tensor:
     """For each output pixel (B, H, W) the flat index of its source pixel in the framed image (height+2, width+2)."""
     matrix = matrix.double()
     turns = (matrix[:, 1:4:2] != 0).any(1).view(-1, 1, 1)
     if matrix.device.type == "cpu" and not turns.any():  # asking a GPU would wait for it
-        x, y = _unturned(matrix, width, height)
+        x, y = _unturned(matrix, width, height, scaled)
     elif matrix.device.type == "cpu" and turns.all():
         x, y = _turned(matrix, width, height)
     else:
-        both = zip(_turned(matrix, width, height), _unturned(matrix, width, height), strict=True)
+        both = zip(_turned(matrix, width, height), _unturned(matrix, width, height, scaled), strict=True)
         x, y = (torch.where(turns, turned, unturned) for turned, unturned in both)
     return ((y.clamp(-1, height) + 1) * (width + 2) + (x.clamp(-1, width) + 1)).long()
 
@@ -90,20 +99,21 @@ def _turned(matrix: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
     return (a * x + (b * y + c)) >> 16, (d * x + (e * y + f)) >> 16
 
 
-def _unturned(matrix: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
+def _unturned(matrix: Tensor, width: int, height: int, scaled: bool) -> tuple[Tensor, Tensor]:
     """Where nothing turns, Pillow steps along each axis in doubles."""
     a, _, c, _, e, f = matrix.unbind(1)
-    return _steps(a, c, width).unsqueeze(1), _steps(e, f, height).unsqueeze(2)
+    return _steps(a, c, width, scaled).unsqueeze(1), _steps(e, f, height, scaled).unsqueeze(2)
 
 
-def _steps(scale: Tensor, shift: Tensor, count: int) -> Tensor:
-    """(B, count): near a whole pixel the rounding of the sums decides, so they are made one by one, as Pillow's are.
-
-    Along the first dimension: there a GPU adds one by one too.
-    """
-    start = (shift + 0.5 * scale)[None]
-    sums = torch.cat([start, scale.expand(count - 1, -1)]).cumsum(0)
-    return sums.T.contiguous().floor().to(torch.int32)
+def _steps(scale: Tensor, shift: Tensor, count: int, scaled: bool) -> Tensor:
+    """(B, count): near a whole pixel the rounding of the sums decides. Steps of 1 can be taken at once."""
+    places = [shift + 0.5 * scale]
+    if not scaled:
+        at_once = places[0][:, None] + scale[:, None] * torch.arange(count, device=scale.device)
+        return at_once.floor().to(torch.int32)
+    for _ in range(count - 1):
+        places.append(places[-1] + scale)
+    return torch.stack(places, 1).floor().to(torch.int32)
 
 
 def bilinear(image: Tensor, matrix: Tensor) -> Tensor:

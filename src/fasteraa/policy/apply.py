@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from fasteraa.images import check_batch, join_alpha, split_alpha
 from fasteraa.ops import Context, Op, Pair, hard_pillow, physical
-from fasteraa.ops.warp import move_points, nearest, warp
+from fasteraa.ops.warp import move_points, nearest, scales, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
 
@@ -100,7 +100,8 @@ def apply_mask(policy: Policy, mask: Tensor, deeds: Sequence[Deed]) -> Tensor:
     flat = mask.reshape(1, -1, height, width)
     for deed in deeds:
         if deed.op.geometric and mask.numel():
-            flat = nearest(flat, warp_matrix(policy, deed, width, height).to(mask.device), None)
+            matrix = warp_matrix(policy, deed, width, height).to(mask.device)
+            flat = nearest(flat, matrix, None, scales(deed.op))
     return flat.view(mask.shape)
 
 
