@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.stats import binom
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import autoaugment as published
 
@@ -15,6 +14,7 @@ from fasteraa.policy.draw import plan_of
 from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import _TORCHVISION
 
+binom = pytest.importorskip("scipy.stats").binom
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
 PAIR = Pair(None, (0.5, 0.5), (0, 0, 0), (125, 123, 114))
 

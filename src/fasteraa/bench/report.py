@@ -28,6 +28,10 @@ def publish(tables: Sequence[Table], out: Path | None) -> None:
             ratio = row.images_per_second / peer.images_per_second
             shown.add_row(row.name, row.exact, f"{row.images_per_second:,.0f}", f"{ratio:.2f}")
         console.print(shown)
+        largest, single = table.largest_batch, table.speed("fasteraa, Pillow image")
+        console.print(
+            f"{largest.name}: {largest.images_per_second / single:.2f} times one Pillow image after the other"
+        )
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
     _keep({"bench": "apply", "machine": machine, "tables": [asdict(table) for table in tables]}, out)
 
