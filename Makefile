@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.ready
 EXTRAS ?= dev
+JOBS ?= 2
 .PHONY: setup demo test check parity mutate generate clean
 
 setup: $(STAMP)
@@ -36,7 +37,7 @@ parity: $(STAMP)
 
 # break one line of operation arithmetic at a time; every break must turn a test red
 mutate: $(STAMP)
-	$(BIN)/python tools/mutate.py
+	$(BIN)/python tools/mutate.py --jobs $(JOBS)
 
 # rewrite what is generated from the code (the tests fail when it is stale)
 generate: $(STAMP)

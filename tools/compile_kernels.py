@@ -30,8 +30,8 @@ TYPES = {
     **dict.fromkeys(("source", "target", "partners", "tables"), BYTES),
     **dict.fromkeys(("whole", "codes"), WHOLE),
     **dict.fromkeys(("op", "option_op"), LONG),
-    **dict.fromkeys(("uniform", "sub_edges", "edges", "probability", "low", "high", "positive", "magnitude"), DOUBLE),
-    **dict.fromkeys(("sign", "hole", "partner", "spans", "real"), DOUBLE),
+    **dict.fromkeys(("uniform", "sub_edges", "edges", "probability", "low", "high", "positive"), DOUBLE),
+    **dict.fromkeys(("pass_edges", "magnitude", "sign", "hole", "partner", "spans", "real"), DOUBLE),
 }
 TILE = {"ROWS": 32, "COLUMNS": 32}
 # name -> kernel, constants, other types, warps, may it use fused products (sine and cosine do)?

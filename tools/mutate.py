@@ -1,10 +1,11 @@
 """Break one line of operation arithmetic at a time and see a test turn red.
 
-    python tools/mutate.py [--list] [PATTERN]
+    python tools/mutate.py [--jobs N] [--out FILE] [--list] [PATTERN]
 
 Every number, comparison and arithmetic operator in the operation rows, the families and the helpers they call is
-changed once. A child process, forked after torch is loaded, runs the operation tests on the changed source. A mutant
-that survives and is not in KNOWN (with the reason why it cannot matter) fails the run.
+changed once. A child process, forked after torch is loaded, runs the operation tests on the changed source; `--jobs`
+children work at a time. A mutant that survives and is not in KNOWN (with the reason why it cannot matter) fails the
+run. Needs pytest beside the package's own dependencies; the package need not be installed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import copy
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "fasteraa"
@@ -26,6 +29,8 @@ TESTS = ("tests/ops", "tests/policy/test_soft.py", "tests/policy/test_transform.
 # (file, line as written, what was changed): why no test can tell
 _ON_GPU = "only runs on a GPU; its test is marked gpu"
 _UNUSED = "the value is never used: the where() around it takes the other branch"
+_SLOWER = "the general way gives the same, more slowly"
+_PROBE = "any value and any size tell"
 _NUMPY = "numpy takes any negative number for 'whatever is left'"
 KNOWN: dict[tuple[str, str, str], str] = {
     ("ops/tone.py", 'if self.index.device.type == "cpu":  # faster there; elsewhere bincount waits for the device', "Eq -> NotEq"): "both ways of counting give the same",
@@ -33,11 +38,16 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("ops/tone.py", "return counts.scatter_add_(2, index, torch.ones_like(index)).double()", "2 -> 3"): _ON_GPU,
     ("ops/tone.py", "return np.array(self._image.histogram(), dtype=np.float64).reshape(1, -1, 256)", "1 -> 2"): _NUMPY,
     ("ops/tone.py", "return np.array(self._image.getextrema(), dtype=np.float64).reshape(1, -1, 2)", "1 -> 2"): _NUMPY,
-    ("ops/tone.py", "scale = xp.full_like(span, 255) / xp.where(span > 0, span, 1.0)", "1.0 -> 2.0"): _UNUSED,
-    ("ops/tone.py", "scale = xp.full_like(span, 255) / xp.where(span > 0, span, 1.0)", "0 -> 1"): "a span of 1 becomes 1",
     ("ops/tone.py", "spread = xp.floor((xp.floor(step / 2) + before) / xp.where(step > 0, step, 1.0))", "1.0 -> 2.0"): _UNUSED,
     ("ops/tone.py", "spread = xp.floor((xp.floor(step / 2) + before) / xp.where(step > 0, step, 1.0))", "0 -> 1"): "a step of 1 becomes 1",
     ("ops/tone.py", "table: list[int] = curve.clip(0, 255).astype(np.uint8).tolist()", "255 -> 256"): "the curves it is for stay within 0..255",
+    ("ops/warp.py", 'if matrix.device.type == "cpu" and not turns.any():  # asking a GPU would wait for it', "Eq -> NotEq"): _SLOWER,
+    ("ops/warp.py", 'elif matrix.device.type == "cpu" and turns.all():', "Eq -> NotEq"): _SLOWER,
+    ("ops/warp.py", "turns = (matrix[:, 1:4:2] != 0).any(1).view(-1, 1, 1)", "4 -> 5"): "columns 1 and 3 either way",
+    ("ops/warp.py", "a, b, _, d, e, _ = op.rule(torch.tensor(0.37, dtype=torch.float64), 8, 8)", "0.37 -> 1.37"): _PROBE,
+    ("ops/warp.py", "a, b, _, d, e, _ = op.rule(torch.tensor(0.37, dtype=torch.float64), 8, 8)", "8 -> 9"): _PROBE,
+    ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "2 -> 3"): "any fine step does",
+    ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "20 -> 21"): "any fine step does",
 }  # fmt: skip
 
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -45,6 +55,27 @@ _SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.RShift: ast.LShift, ast.USub: ast.UAdd,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    file: str
+    line: int
+    what: str
+    text: str  # the line as written
+    module: ast.Module
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.file, self.text, self.what
+
+    @property
+    def excuse(self) -> str | None:
+        return KNOWN.get(self.key)
+
+    def __str__(self) -> str:
+        excuse = f"  ({self.excuse})" if self.excuse else ""
+        return f"{self.file}:{self.line} {self.what}: {self.text}{excuse}"
 
 
 def mutants(tree: ast.Module) -> Iterator[tuple[int, str, ast.Module]]:
@@ -100,28 +131,46 @@ def _skipped(tree: ast.Module) -> set[int]:
     return lines
 
 
-def survives(file: str, module: ast.Module) -> bool:
-    """Run the tests on the mutant in a forked child; True if they pass."""
+def start(file: str, module: ast.Module) -> int:
+    """Fork a child that runs the tests on the mutant and exits with 0 if they pass."""
     child = os.fork()
     if child == 0:
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
-        status = _run_tests(file, module)
-        os._exit(status)
-    return os.waitstatus_to_exitcode(_wait(child)) == 0
+        os._exit(_run_tests(file, module))
+    return child
 
 
-def _wait(child: int, limit_s: float = 300) -> int:
-    """A mutant that hangs counts as caught."""
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return status
+def survivors(mutated: Sequence[Mutant], jobs: int, limit_s: float = 900) -> Iterator[tuple[Mutant, bool]]:
+    """Each mutant with whether it survived, as they come in; one that hangs counts as caught."""
+    waiting, running = list(reversed(mutated)), {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            mutant = waiting.pop()
+            running[start(mutant.file, mutant.module)] = mutant, time.monotonic() + limit_s
+        for child, (mutant, end) in list(running.items()):
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                del running[child]
+                yield mutant, os.waitstatus_to_exitcode(status) == 0
+            elif time.monotonic() > end:
+                os.kill(child, 9)  # waitpid finds it next time
         time.sleep(0.02)
-    os.kill(child, 9)
-    return os.waitpid(child, 0)[1]
+
+
+class _OwnTestsFirst:
+    """Starts with the rows of the mutant's own family: most mutants fall there, in a second or two."""
+
+    def __init__(self, file: str):
+        self.family = Path(file).stem
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items.sort(key=lambda item: not self._is_own(item))
+
+    def _is_own(self, item: Any) -> bool:
+        rows = getattr(getattr(item, "callspec", None), "params", {}).values()
+        return any(getattr(getattr(row, "family", None), "name", None) == self.family for row in rows)
 
 
 def _run_tests(file: str, module: ast.Module) -> int:
@@ -145,54 +194,91 @@ def _run_tests(file: str, module: ast.Module) -> int:
             exec(code, vars(module))
 
     sys.meta_path.insert(0, Finder())
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", *TESTS]
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu", *TESTS]
     try:
-        return int(pytest.main(arguments))
+        return int(pytest.main(arguments, plugins=[_OwnTestsFirst(file)]))
     except BaseException as error:
         print("the tests did not run:", repr(error))
         return 1
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pattern", nargs="?", default="", help="only mutants whose 'file:line' contains this")
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")
     parser.add_argument("--part", default="1/1", help="i/n: the i-th of n shares of the mutants")
+    parser.add_argument("--jobs", type=int, default=1, help="how many mutants are tried at a time")
+    parser.add_argument("--out", type=Path, help="write the survivors there too")
     options = parser.parse_args()
+    out = options.out.resolve() if options.out else None
     os.chdir(ROOT)
-    jobs = [job for file in FILES for job in _jobs(file) if options.pattern in f"{job[0]}:{job[1]}"]
+    found = [mutant for file in FILES for mutant in _mutants_of(file) if options.pattern in f"{file}:{mutant.line}"]
     part, parts = map(int, options.part.split("/"))
-    jobs = jobs[part - 1 :: parts]
+    found = found[part - 1 :: parts]
+    if not found:
+        print(f"no mutant has {options.pattern!r} in its place; files: {', '.join(FILES)}")
+        return 2
     if options.list:
-        print(*(f"{file}:{line} {what}: {text}" for file, line, what, text, _ in jobs), sep="\n")
+        print(*found, sep="\n")
         return 0
+    _load()
+    begin = time.monotonic()
+    if broken := [mutant.file for mutant, passed in survivors(_unchanged(found), options.jobs) if not passed]:
+        print(
+            f"the tests fail on {', '.join(broken)} as it is: nothing to learn from mutants. Run: pytest {' '.join(TESTS)}"
+        )
+        return 1
+    limit_s = max(300.0, 10 * (time.monotonic() - begin))  # a busy machine must not pass for a mutant that hangs
+    return _report(found, options.jobs, limit_s, out, complete=not options.pattern and parts == 1)
+
+
+def _load() -> None:
+    """What every child needs, once; without a GPU, whose tests have marks of their own."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.path.insert(0, str(SOURCE.parent))
     import torch
     import torchvision  # noqa: F401
     from torchvision.transforms import v2  # noqa: F401
 
     torch.set_num_threads(1)
-    for file in FILES:
-        if not survives(file, ast.parse((SOURCE / file).read_text())):
-            print(f"the tests fail on {file} as it is: nothing to learn from mutants")
-            return 1
-    alive = []
-    for file, line, what, text, module in jobs:
-        if survives(file, module):
-            why = KNOWN.get((file, text, what))
-            print(f"survived  {file}:{line} {what}: {text}  ({why or 'NOT LISTED'})", flush=True)
-            if why is None:
-                alive.append((file, line, what))
-    print(f"{len(jobs)} mutants, {len(alive)} survived unlisted")
-    return bool(alive)
 
 
-def _jobs(file: str) -> Iterator[tuple[str, int, str, str, ast.Module]]:
+def _unchanged(mutated: Sequence[Mutant]) -> list[Mutant]:
+    files = dict.fromkeys(mutant.file for mutant in mutated)
+    return [Mutant(file, 0, "nothing", "", ast.parse((SOURCE / file).read_text())) for file in files]
+
+
+def _report(mutated: Sequence[Mutant], jobs: int, limit_s: float, out: Path | None, complete: bool) -> int:
+    """Say who survives, as they do; then once more in order, with the ones to fix first."""
+    listed, unlisted = [], []
+    for count, (mutant, alive) in enumerate(survivors(mutated, jobs, limit_s), 1):
+        if alive:
+            print(f"{count}/{len(mutated)} survived  {mutant}", flush=True)
+            (listed if mutant.excuse else unlisted).append(mutant)
+        elif count % 25 == 0:
+            print(f"{count}/{len(mutated)}", flush=True)
+    place = {id(mutant): number for number, mutant in enumerate(mutated)}
+    lines = [f"{len(mutated)} mutants, {len(unlisted)} survived unlisted, {len(listed)} listed"]
+    for title, group in (("unlisted: a test is missing, or a reason", unlisted), ("listed", listed)):
+        lines += [f"\n{title}:", *map(str, sorted(group, key=lambda m: place[id(m)]))] if group else []
+    tried, alive_keys = {mutant.key for mutant in mutated}, {mutant.key for mutant in listed}
+    stale = [key for key in KNOWN if key not in alive_keys and (key in tried or complete)]
+    lines += ["\nlisted, but caught or gone (take them off the list):", *map(str, stale)] if stale else []
+    print("\n".join(lines))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return bool(unlisted)
+
+
+def _mutants_of(file: str) -> Iterator[Mutant]:
     text = (SOURCE / file).read_text()
     tree = ast.parse(text)
     skipped, lines = _skipped(tree), text.splitlines()
     for line, what, module in mutants(tree):
         if line not in skipped:
-            yield file, line, what, lines[line - 1].strip(), module
+            yield Mutant(file, line, what, lines[line - 1].strip(), module)
 
 
 if __name__ == "__main__":

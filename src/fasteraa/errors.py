@@ -30,6 +30,21 @@ class RunError(FasterAAError):
     """A run could not go on; its folder holds the last good state."""
 
 
+class Stopped(RunError):
+    """A signal ended a run, which can be resumed; the CLI exits with 128 + its number."""
+
+    def __init__(self, message: str, signal: int):
+        super().__init__(message)
+        self.signal = signal
+
+
+def reason(error: OSError) -> str:
+    """Why a file could not be read or written, for the end of an error message."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a part of its path is a file, not a folder"
+    return error.strerror or str(error)
+
+
 def choices_hint(wrong: str, known: Iterable[str]) -> str:
     """`did you mean 'rotate'? choices: ...`, for the end of an error message."""
     known = list(known)

@@ -5,12 +5,14 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fasteraa.bench.apply_gpu import COPY, run_gpu
+from fasteraa.bench import report
+from fasteraa.bench.apply import COPY
+from fasteraa.bench.apply_gpu import run_gpu
 from fasteraa.cli.app import app
 
 
 @pytest.mark.filterwarnings("ignore")  # other libraries' own
-def test_the_gpu_table(monkeypatch):
+def test_the_gpu_table(monkeypatch, capsys):
     """On the CPU, where it says nothing about speed: every contender is called and counted."""
     monkeypatch.setattr("fasteraa.bench.apply_gpu.BATCHES", {8: 6})
     (table,) = run_gpu((8,), 0.005, 1, "cpu")
@@ -19,6 +21,10 @@ def test_the_gpu_table(monkeypatch):
     assert COPY in names
     assert all(row.images_per_second > 0 for row in table.rows)
     assert table.best_peer.name == "torchvision v2, uint8 tensor"
+    assert table.largest_batch.name == "fasteraa, batch of 6"
+    report.publish([table], None)
+    share = table.speed("fasteraa, batch of 6") / table.speed(COPY)
+    assert f"fasteraa, batch of 6: {share:.2f} of the speed of a copy of the batch" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore")

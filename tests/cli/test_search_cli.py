@@ -73,6 +73,12 @@ def test_preview_and_data_check(photos, tmp_path):
     done = fasteraa("preview", photos, "--policy", "autoaugment-svhn", "--out", sheet, "--size", 24)
     assert done.returncode == 0, done.stderr
     assert size_of(sheet)[1] > 500
+    for index in range(4):  # more than the budget: a preview does not mind
+        (photos / "ants" / f"broken{index}.png").write_bytes(b"no picture")
+    again = fasteraa("preview", photos, "--out", sheet)
+    for index in range(4):
+        (photos / "ants" / f"broken{index}.png").unlink()
+    assert again.returncode == 0, again.stderr
     checked = fasteraa("data", "check", photos)
     assert checked.returncode == 0, checked.stderr
     assert "broken.jpg" in checked.stdout
@@ -84,7 +90,7 @@ def test_preview_and_data_check(photos, tmp_path):
         (["search", "nowhere", "--out", "run"], "nowhere"),
         (["search", "cifar11", "--out", "run"], "did you mean 'cifar10'"),
         (["search", "--ops", "flip,rotat", "--out", "run"], "did you mean 'rotate'"),
-        (["search", "--epochs", "0", "--out", "run"], "epochs must be at least 1"),
+        (["search", "--epochs", "0", "--out", "run"], "epochs must be a number of at least 1"),
         (["search", "--set", "penalty", "--out", "run"], "--set takes NAME=VALUE"),
         (["search", "--set", "penalt=3", "--out", "run"], "did you mean 'penalty'"),
         (["search", "--config", "none.toml", "--out", "run"], "could not be read"),
@@ -92,7 +98,8 @@ def test_preview_and_data_check(photos, tmp_path):
         (["search", "--backbone", "wrn-41-2", "--out", "run"], "depth of a wide resnet"),
         (["search", "--resume", "--out", "run"], "holds no run to resume"),
         (["search", "--recipe", "--out", "run"], "no recipe for 'sample'"),
-        (["preview", "--policy", "nothing"], "no policy of that name"),
+        (["preview", "--policy", "nothing"], "no known policy of that name: 'nothing'"),
+        (["preview", "--out", "sheet"], "must be a file that ends in .png, .jpg or .webp, got 'sheet'"),
         (["data", "check", "nowhere"], "nowhere"),
     ],
 )
@@ -101,6 +108,26 @@ def test_mistakes(arguments, message, tmp_path):
     assert done.returncode == 2, done.stdout
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ops", "flip,rotat"], "did you mean 'rotate'"),
+        (["--backbone", "wrn-41-2"], "depth of a wide resnet"),
+        (["--backbone", "resnet50"], "did you mean 'resnet-50'"),
+        (["--backbone", "timm:resnet5"], "did you mean resnet50"),
+        (["--backbone", "resnet-50", "--size", 16], "the image side must be at least 32"),
+        (["--set", 'spans={rotate={at_zero=0,at_one=9,unit="px"}}'], "must have the unit degree"),
+        (["--set", "epochs=x"], "epochs must be a whole number, got 'x'"),
+    ],
+)
+def test_config_refuses_what_search_refuses(arguments, message, tmp_path):
+    for command in (["config"], ["search", "nowhere", "--out", tmp_path / "run"]):
+        done = fasteraa(*command, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr  # and not that there is no such source: nothing was read
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
@@ -113,7 +140,7 @@ def test_interrupted_and_resumed(tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=300)
-    assert process.returncode == 2
+    assert process.returncode == 130
     assert "stopped by SIGINT" in error
     assert "--resume" in error
     done = fasteraa(*arguments, "--resume", "--max-minutes", "0.02")

@@ -50,7 +50,10 @@ def test_the_text(messy):
     assert lines[0] == "pictures: 15 images, 3 classes, 1 broken"
     assert "train: 10 images, 0 to 6 per class (cat 6, dog 4, fox 0)" in lines
     assert "  WITHOUT IMAGES: fox" in lines
-    assert "sizes: 8x8 (13), 30x20 (1); shorter side 8 to 20, median 8; load() makes 32x32 of them" in lines
+    assert (
+        "sizes: 8x8 (13), 30x20 (1); shorter side 8 to 20, median 8; a search takes them at 32x32 if no size is given"
+        in lines
+    )
     assert "modes: RGB 13, L 1" in lines
     assert f"  across CLASSES and SPLITS: {messy}/train/cat/1.png = {messy}/val/dog/copy.bmp" in lines
     assert f"  {messy}/train/cat/0.png = {messy}/train/cat/again.tiff" in lines

@@ -211,7 +211,7 @@ def test_a_subset_is_drawn_before_decoding(grow, monkeypatch):
         ({"subset": 9}, r"between 2 .* and 8 \(all images\), got 9"),
         ({"subset": 1}, r"between 2 \(the number of classes\)"),
         ({"seed": -1}, "seed must not be negative, got -1"),
-        ({"size": 0}, "size must be a positive side"),
+        ({"size": 0}, "size must be positive"),
         ({"broken_budget": 2}, r"broken_budget must lie in \[0, 1\], got 2"),
         ({"background": (0, 0, 256)}, r"three levels in 0\.\.255"),
         ({"split": "trian"}, "no split 'trian'; choices: train"),
@@ -263,3 +263,27 @@ def test_progress_is_told(grow):
     calls = []
     load(grow({"a": 70}), size=4, progress=lambda done, total: calls.append((done, total)))
     assert calls == [(32, 70), (64, 70), (70, 70)]
+
+
+def test_links_that_lead_back_or_nowhere(grow):
+    """A link to a parent must not bring the other classes' images into this one; a link to itself is no folder."""
+    root = grow({"cat": 2, "dog": 3})
+    (root / "cat" / "up").symlink_to(root)
+    (root / "cat" / "self").symlink_to("self")
+    (root / "self").symlink_to("self")
+    os.mkfifo(root / "dog" / "pipe.png")
+    assert load(root).counts() == (2, 3)
+
+
+def test_at_most(grow):
+    root = grow({"cat": 6, "dog": 6, "owl": 6})
+    assert load(root, at_most=9, seed=1).fingerprint == load(root, subset=9, seed=1).fingerprint
+    assert load(root, at_most=99).fingerprint == load(root).fingerprint
+    assert load(root, at_most=1).counts() == (1, 1, 1)
+
+
+def test_a_lone_test_split_says_where_training_images_go(grow):
+    with pytest.raises(
+        DataError, match=r"has no split 'train'; choices: test. Put the images to learn from into train/"
+    ):
+        load(grow({"test/cat": 2, "test/dog": 2}))

@@ -110,12 +110,17 @@ def test_imagenet_is_read_as_folders(grow):
 
 
 def test_a_missing_set_says_where_it_looked_and_where_to_get_it(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=f"{tmp_path}/cifar-10-batches-py/, get it from https.*download=True"):
+    with pytest.raises(
+        DataError, match=f"expected cifar-10-batches-py/ under {tmp_path}, .*--data-root.*https.*not found or"
+    ):
         load("cifar10", data_root=tmp_path)
+    # once, not for each split, and without torchvision's download=True
+    with pytest.raises(DataError, match=r"^cifar10 .*not found or corrupted\.$"):
+        check("cifar10", data_root=tmp_path)
     with pytest.raises(DataError, match=f"imagenet is not at {tmp_path}/imagenet/train; expected"):
         load("imagenet", data_root=tmp_path)
     monkeypatch.setenv("FASTERAA_DATA_ROOT", str(tmp_path / "there"))
-    with pytest.raises(DataError, match=f"{tmp_path}/there/MNIST/raw"):
+    with pytest.raises(DataError, match=f"expected MNIST/raw/ under {tmp_path}/there"):
         load("mnist")
 
 

@@ -101,8 +101,8 @@ def test_a_missing_file_counts_as_broken(pictures):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,klass\na.png,x\n", "column 'label' is missing at .*m.csv row 2; found: path, klass"),
-        ("file,label\na.png,x\n", "column 'path' is missing"),
+        ("path,klass\na.png,x\n", "column 'label' or 'class' is missing at .*m.csv row 2; found: path, klass"),
+        ("file,label\na.png,x\n", "column 'path' or 'file_name' or 'filename' is missing"),
         ("path,label\n", "has no rows"),
         ("", "has no rows"),
         ("path,label\na.png,\n", r"label must be a whole number or non-empty text, got '' at .*m.csv row 2"),
@@ -160,3 +160,10 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"fasteraa\[parquet\]"):
         load(tmp_path / "m.parquet")
+
+
+def test_semicolons_as_excel_writes_them(tmp_path, paint):
+    for name in "ab":
+        paint().save(tmp_path / f"{name}.png")
+    (tmp_path / "m.csv").write_text("path;label\na.png;x, y\nb.png;z\n")
+    assert load(tmp_path / "m.csv").classes == ("x, y", "z")

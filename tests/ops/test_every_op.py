@@ -1,12 +1,14 @@
 """One file over all operations: parity with Pillow and the properties that every row must have."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from PIL import Image
 
 from fasteraa.errors import ImageError
 from fasteraa.images import to_pillow, to_tensor
-from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow
+from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow, physical, warp
 from fasteraa.testing import ops as checks
 
 ROWS = list(OPS.values())
@@ -95,6 +97,25 @@ def test_shifts_within_an_ulp_of_a_half_pixel(name, width, height):
     assert result.differing == 0
 
 
+def test_scaled_without_turning():
+    """Pillow adds the scale up pixel by pixel; one multiplication rounds otherwise. No row does this yet."""
+    scale = torch.cat([torch.linspace(-1.5, 1.5, 61, dtype=torch.float64), torch.tensor([0.1, 0.7, 1 / 3]).double()])
+    matrix = torch.stack([torch.zeros_like(scale)] * 6, 1)
+    matrix[:, 0], matrix[:, 4] = scale, scale.flip(0)
+    matrix[:, 2], matrix[:, 5] = 48 * (1 - scale), 65 * (1 - scale.flip(0))
+    image = Image.fromarray(checks.picture("noise", 130, 96))
+    out = warp.nearest(to_tensor(image).expand(len(scale), -1, -1, -1), matrix, (9, 200, 30), scaled=True)
+    for one, coefficients in zip(out, matrix.tolist(), strict=True):
+        exact = image.transform(image.size, Image.Transform.AFFINE, coefficients, fillcolor=(9, 200, 30))
+        assert torch.equal(one, to_tensor(exact))
+
+
+def test_which_rows_scale():
+    assert not any(warp.scales(row) for row in ROWS if row.name in ("rotate", "flip", "shear_x", "translate_y"))
+    for rule in (lambda v, width, height: (v, 0, 0, 0, 1, 0), lambda v, width, height: (-1, 0, 0, 0, 2, 0)):
+        assert warp.scales(replace(OPS["flip"], rule=rule))
+
+
 def test_means_that_are_exact_halves():
     """Half black, half white: the mean is 127.5, which Pillow takes up."""
     for height, width in ((7, 14), (28, 28), (224, 224)):
@@ -104,6 +125,34 @@ def test_means_that_are_exact_halves():
         out = hard("contrast", image, 1.0, -1.0)
         exact = hard_pillow(OPS["contrast"], to_pillow(image), 1.0, -1.0, Pair(None, (0, 0), (0, 0, 0), (0, 0, 0)))
         assert torch.equal(out, to_tensor(exact))
+
+
+def test_whole_pixels_stay_whole():
+    """k of n pixels, for all k and n up to 1024 and whatever the image's side: not k less an ulp."""
+    row = OPS["cutout"]
+    for n in range(1, 1025):
+        k = torch.arange(1, n + 1, dtype=torch.float64)
+        spans = {"cutout": Span(0, n, "px")}
+        assert torch.equal(physical(row, k / n, torch.ones_like(k), 49, 37, spans), k)
+        assert physical(row, 1 / n, 1.0, 49, 37, spans) == 1
+        assert physical(row, 1.0, 1.0, n, 37, {"cutout": Span(0, 7, "px")}) == 7
+
+
+@pytest.mark.parametrize("width", [*range(1, 70), 1000, 1003])
+def test_a_hole_in_pixels(width):
+    """At the left end of a row, corners included: Pillow's rectangles paint one pixel more than their side."""
+    for side in {1, 2, 3, width // 3, width} - {0}:
+        image = torch.zeros(1, 1, width, dtype=torch.uint8)
+        context = Context(hole=torch.zeros(1, 2, dtype=torch.float64), hole_fill=(9, 9, 9))
+        out = hard("cutout", image, 1.0, context=context, spans={"cutout": Span(0, side, "px")})
+        assert int(out.count_nonzero()) == min(width, side + 1)
+
+
+def test_shifts_in_pixels():
+    image = torch.arange(1, 50, dtype=torch.uint8).view(1, 1, 49)
+    for shift in range(1, 49):
+        out = hard("translate_x", image, shift / 49, spans={"translate_x": Span(0, 49, "px")})
+        assert out.flatten().tolist() == [*range(1 + shift, 50), *[0] * shift]
 
 
 def test_sides_beyond_fixed_point_are_refused():

@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from importlib import resources
 
-import jsonschema
 import pytest
 
 from fasteraa.errors import FasterAAError, PolicyError
@@ -40,7 +39,12 @@ def test_round_trip(policy, tmp_path):
     assert again.hash == policy.hash
     assert again.provenance == policy.provenance
     assert list(tmp_path.iterdir()) == [tmp_path / "p.json"]  # no partial file is left
-    jsonschema.validate(json.loads(policy.to_json()), schema())
+
+
+def test_schema_takes_what_the_reader_takes():
+    jsonschema = pytest.importorskip("jsonschema")
+    for policy in (every_op(), *map(Policy.named, NAMES)):
+        jsonschema.validate(json.loads(policy.to_json()), schema())
 
 
 def test_hash_is_of_what_the_policy_does():
@@ -125,9 +129,16 @@ def test_describe():
         (lambda: replace(every_op(), spans={"rotate": Span(0, float("nan"), "degree")}), "another finite value"),
         (lambda: replace(every_op(), spans={"invert": Span(0, 1, "x")}), "has no magnitude"),
         (lambda: Policy.named("autoaugment"), "unknown policy 'autoaugment': did you mean 'autoaugment-"),
-        (lambda: Policy.named("randaugment(2,14,3)"), "takes"),
+        (lambda: Policy.named("randaugment(2,14,3)"), r"is written as randaugment\(n=2, m=9\), got"),
         (lambda: Policy.named("randaugment(0)"), "n >= 1"),
-        (lambda: Policy.named("randaugment(import os)"), "must be numbers"),
+        (lambda: Policy.named("randaugment(n=2, k=3)"), "is written as"),
+        (lambda: Policy.named("randaugment(2, 'much')"), "is written as"),
+        (lambda: Policy.named("randaugment(2, 9"), "is written as"),
+        (lambda: Policy.named("randaugment(2, __import__('os'))"), "is written as"),
+        (lambda: Policy.named("randaugment(**{'n': 2})"), "is written as"),
+        (lambda: Policy.named("cutout(3)"), r"'cutout' has no settings, got 'cutout\(3\)'"),
+        (lambda: Policy.named("uniform", operation_count=0), "operation_count >= 1"),
+        (lambda: Policy.named("randaugment(import os)"), "is written as"),
         (lambda: Policy.load("/no/such/policy.json"), "could not be read: No such file"),
     ],
 )
@@ -192,12 +203,18 @@ def test_any_cut_of_a_file_is_an_error():
             Policy.from_json(text[:end])
 
 
-def test_unwritable(tmp_path):
-    with pytest.raises(PolicyError, match="could not be written"):
-        Policy.named("none").save(tmp_path / "no" / "such" / "folder.json")
+def test_a_missing_folder_is_made_and_a_file_is_none(tmp_path):
+    Policy.named("none").save(tmp_path / "new" / "folder" / "policy.json")
+    assert Policy.load(tmp_path / "new" / "folder" / "policy.json") == Policy.named("none")
+    with pytest.raises(PolicyError, match=r"could not be written.*a part of its path is a file, not a folder"):
+        Policy.named("none").save(tmp_path / "new" / "folder" / "policy.json" / "below.json")
+    with pytest.raises(PolicyError, match=r"could not be written.*Is a directory"):
+        Policy.named("none").save(tmp_path / "new")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["policy.json"]
 
 
 def test_schema_refuses_what_the_reader_refuses():
+    jsonschema = pytest.importorskip("jsonschema")
     for text in (damage(version=2), damage(sub_policies=[]), damage(fill=[0]), damaged_choice(probability=2)):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(json.loads(text), schema())

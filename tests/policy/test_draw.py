@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from scipy.stats import binom
 
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.draw import plan_of
 from fasteraa.policy.named import NAMES
 
+binom = pytest.importorskip("scipy.stats").binom
 MANY = 20_000
 
 

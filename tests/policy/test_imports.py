@@ -200,3 +200,13 @@ def test_files(tmp_path):
     assert Policy.load(path) == policy
     with pytest.raises(PolicyError, match="could not be read"):
         import_file(tmp_path / "none.txt", tmp_path / "x.json")
+
+
+def test_an_own_policy_needs_no_import(tmp_path):
+    Policy.named("none").save(tmp_path / "own.json")
+    with pytest.raises(PolicyError, match="is a policy of fasteraa already"):
+        import_file(tmp_path / "own.json", tmp_path / "new.json")
+    (tmp_path / "words.txt").write_text("hello")
+    with pytest.raises(PolicyError, match=r"words.txt': neither a Fast AutoAugment list .* a line\)$"):
+        import_file(tmp_path / "words.txt", tmp_path / "new.json")
+    assert not (tmp_path / "new.json").exists()

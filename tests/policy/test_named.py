@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.stats import binom
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import autoaugment as published
 
+from fasteraa.errors import PolicyError
 from fasteraa.ops import OPS, Pair, hard_pillow
 from fasteraa.policy import Policy
 from fasteraa.policy.draw import plan_of
+from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import _TORCHVISION
 
+binom = pytest.importorskip("scipy.stats").binom
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
 PAIR = Pair(None, (0.5, 0.5), (0, 0, 0), (125, 123, 114))
 
@@ -102,3 +104,19 @@ def test_none_and_cutout():
     painted = (Policy.named("cutout")(batch) == torch.tensor([125, 123, 114]).view(1, 3, 1, 1)).all(1)
     assert painted.flatten(1).sum(1).max() <= 17 * 17  # Pillow's rectangle includes its last row and column
     assert painted.flatten(1).sum(1).min() >= 8 * 8
+
+
+@pytest.mark.parametrize("text", ["randaugment(n=2,m=5)", " RandAugment( 2 , m = 5 ) ", "randaugment(2,5)"])
+def test_every_spelling_of_the_settings(text):
+    assert Policy.named(text) == find_policy(text) == Policy.named("randaugment", n=2, m=5)
+    assert Policy.named(text) != Policy.named("randaugment")
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(PolicyError, match="is no run folder"):
+        find_policy(str(tmp_path))
+    (tmp_path / "config.toml").write_text("")
+    with pytest.raises(PolicyError, match="has not ended yet"):
+        find_policy(str(tmp_path))
+    with pytest.raises(PolicyError, match="no known policy of that name: ''"):
+        find_policy("")

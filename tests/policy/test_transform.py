@@ -221,6 +221,35 @@ def test_alpha_follows_the_geometry_alone():
         assert turned.getchannel(0).tobytes() == base.getchannel(0).rotate(21.0).tobytes()
 
 
+LABEL = torch.randint(0, 256, (3, 20, 24), dtype=torch.uint8)  # a label that could pass for an image
+
+
+@pytest.mark.parametrize("kind", ["pillow", "array", "tv_tensor", "video"])
+@pytest.mark.parametrize("label", [LABEL, torch.tensor(7), torch.rand(4, 5, 6, 7)], ids=["image-like", "0-d", "4-d"])
+def test_a_tensor_beside_an_image_is_a_label(kind, label):
+    image = batch(1)[0]
+    made = {
+        "pillow": to_pillow(image),
+        "array": image.permute(1, 2, 0).numpy(),
+        "tv_tensor": tv_tensors.Image(image),
+        "video": tv_tensors.Video(image[None]),
+    }[kind]
+    for given in ((made, label), (label, made), {"a": label, "b": [made, 3]}):
+        out = single("invert").transform()(given)
+        flat = [*out.values()] if isinstance(out, dict) else list(out)
+        flat = [part for item in flat for part in (item if isinstance(item, list) else [item])]
+        assert any(part is label for part in flat)
+        (done,) = [part for part in flat if part is not label and not isinstance(part, int)]
+        assert np.array_equal(np.asarray(done), 255 - np.asarray(made))
+
+
+def test_the_first_tensor_of_a_sample_without_an_image_is_the_image():
+    first, second = batch(2)
+    out = single("invert").transform()({"x": first, "y": second, "z": np.zeros((20, 24), np.int64)})
+    assert torch.equal(out["x"], 255 - first)
+    assert out["y"] is second
+
+
 # --- sample pairing -----------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fasteraa.errors import ConfigError
+from fasteraa.errors import ConfigError, FasterAAError
 from fasteraa.ops import Span
 from fasteraa.search.config import FIELDS, SearchConfig, make_config, read_config, to_settings, to_toml
 
@@ -35,22 +35,32 @@ def test_plain_toml_and_whole_numbers():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epoch": 3}, "unknown setting 'epoch' in the settings: did you mean 'epochs'"),
-        ({"epochs": "3"}, "epochs must be int, got '3'"),
-        ({"epochs": 2.5}, "epochs must be int"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"epoch": 3}, "unknown setting 'epoch': did you mean 'epochs'"),
+        ({"epochs": "3"}, "epochs must be a whole number, got '3'"),
+        ({"epochs": 2.5}, "epochs must be a whole number"),
+        ({"epochs": 0}, "epochs must be a number of at least 1, got 0"),
         ({"batch_size": 5}, "must be even"),
         ({"learning_rate": 0}, "learning_rate must be a positive number"),
         ({"learning_rate": float("nan")}, "learning_rate must be a positive"),
         ({"crop": 1.0}, r"crop must be in \[0, 1\)"),
-        ({"flip": 1}, "flip must be bool"),
+        ({"flip": 1}, "flip must be true or false"),
         ({"spans": {"rotate": 3}}, "must have at_zero, at_one and unit"),
         ({"spans": 3}, "spans must be a table"),
-        ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 2**64}, r"seed must be below 2\*\*63"),
+        ({"penalty": float("inf")}, "penalty must be a number of at least 0, got inf"),
+        ({"ops": ["flip", "rotat"]}, "unknown operation 'rotat': did you mean 'rotate'"),
+        ({"ops": "flip"}, "ops must be a list, got 'flip'"),
+        ({"ops": []}, "no operation was chosen"),
+        ({"ops": [1]}, "ops must be a list, each of it text"),
+        ({"fill": [0, 0, 256]}, "fill must be three levels"),
+        ({"spans": {"rotat": {"at_zero": 0, "at_one": 9, "unit": "degree"}}}, "did you mean 'rotate'"),
+        ({"spans": {"rotate": {"at_zero": 0, "at_one": 9, "unit": "px"}}}, "must have the unit degree, got 'px'"),
+        ({"spans": {"rotate": {"at_zero": 0, "at_one": True, "unit": "degree"}}}, "must have at_zero"),
+        ({"seed": -1}, "seed must be a number of at least 0"),
     ],
 )
 def test_mistakes(settings, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(FasterAAError, match=message):
         make_config(settings)
 
 
@@ -61,5 +71,5 @@ def test_bad_files(tmp_path):
     with pytest.raises(ConfigError, match="not valid TOML"):
         read_config(tmp_path / "bad.toml")
     (tmp_path / "typo.toml").write_text("[search]\nepocs = 3\n")
-    with pytest.raises(ConfigError, match=r"unknown setting 'epocs' in .*typo\.toml.*did you mean 'epochs'"):
+    with pytest.raises(ConfigError, match=r"typo\.toml': unknown setting 'epocs': did you mean 'epochs'"):
         read_config(tmp_path / "typo.toml")

@@ -17,6 +17,7 @@ from fasteraa.errors import ConfigError, DataError, RunError
 from fasteraa.policy import Policy
 from fasteraa.search import SearchConfig
 from fasteraa.search import run as run_module
+from fasteraa.search.config import read_config
 from fasteraa.search.run import choose_backbone, find_device
 from fasteraa.search.step import Step
 
@@ -33,6 +34,20 @@ def test_same_seed_same_hash_and_other_seed_other_hash(tiny, quick):
     assert one.policy.hash != one.start.hash
     assert one.start.hash == Policy.named("random", sub_policies=2, seed=0, ops=quick.ops).hash
     assert torch.initial_seed() == 0  # the caller's generator was left alone
+
+
+def test_large_batches_on_several_threads_repeat_themselves(quick):
+    """From 32,768 values on, torch adds the gradient of an indexed tensor in whatever order its threads come."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        images = torch.randint(256, (4096, 3, 8, 8), dtype=torch.uint8)
+        data = ImageSet.of(images, torch.arange(4096) % 2, ("a", "b"), "noise")
+        large = replace(quick, batch_size=4096, sub_policies=1, ops=None, epochs=4)
+        assert len({search(data, large).policy.hash for _ in range(2)}) == 1
+    finally:
+        torch.set_num_threads(threads)
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_the_result_and_the_folder(tiny, quick, tmp_path):
@@ -96,6 +111,14 @@ def test_more_epochs_may_be_added(tiny, quick, tmp_path):
     assert longer.policy.hash == search(tiny, quick).policy.hash
 
 
+def test_fewer_epochs_than_done_are_refused_and_more_are_remembered(tiny, quick, tmp_path):
+    search(tiny, replace(quick, epochs=2), out=tmp_path / "run")
+    with pytest.raises(RunError, match="has 2 epochs behind it, more than epochs = 1"):
+        search(tiny, replace(quick, epochs=1), out=tmp_path / "run", resume=True)
+    search(tiny, quick, out=tmp_path / "run", resume=True)
+    assert read_config(tmp_path / "run" / "config.toml")["epochs"] == quick.epochs == 3
+
+
 def test_folders_are_not_mixed_up(tiny, quick, tmp_path):
     search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
     with pytest.raises(RunError, match="holds a run already: add --resume"):
@@ -145,10 +168,21 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, quick, tmp_path, monkeypa
     assert search(tiny, quick, out=tmp_path / "run", resume=True).policy.hash == search(tiny, quick).policy.hash
 
 
+def test_a_policy_that_is_no_number_any_more_stops_the_run(tiny, quick):
+    """Its pixels are no index into a table, which torch says in its own words before the epoch is over."""
+    with pytest.raises(
+        RunError, match=r"not finite in epoch 1\. Try a lower learning_rate \(--set learning_rate=0.001\)"
+    ):
+        search(tiny, replace(quick, learning_rate=1e30))
+
+
 def test_a_folder_that_cannot_be_written_is_noticed_first(tiny, quick, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="could not be written"):
+    with pytest.raises(RunError, match="could not be written: a part of its path is a file"):
         search(tiny, quick, out=tmp_path / "file" / "run")
+    for resume in (False, True):
+        with pytest.raises(RunError, match=r"a run needs a folder, .*file' is a file"):
+            search(tiny, quick, out=tmp_path / "file", resume=resume)
 
 
 def test_a_full_disk_is_named(tiny, quick, tmp_path, monkeypatch):
@@ -166,7 +200,14 @@ def test_out_of_memory_says_what_to_lower(tiny, quick, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Step, "__call__", hungry)
-    with pytest.raises(RunError, match="lower --batch-size"):
+    with pytest.raises(RunError, match="the GPU ran out of memory: lower --batch-size"):
+        search(tiny, quick)
+
+    def hungry_too(self, *_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr(Step, "__call__", hungry_too)
+    with pytest.raises(RunError, match="the machine ran out of memory: lower --batch-size"):
         search(tiny, quick)
 
 
@@ -178,6 +219,8 @@ def test_choices_of_network_and_device(quick, tiny):
     assert choose_backbone("wrn-16-1", 32, cpu) == "wrn-16-1"
     with pytest.raises(ConfigError, match="unknown device 'gpu'"):
         find_device("gpu")
+    with pytest.raises(ConfigError, match="device 'meta' is not supported; choices: auto, cpu"):
+        find_device("meta")
     with pytest.raises(ConfigError, match="lower --batch-size"):
         search(tiny, replace(quick, batch_size=128))
     with pytest.raises(ConfigError, match="unknown critic_norm"):

@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fasteraa.bench.apply import POLICY, Row, Table, Work, each, photo
+from fasteraa.bench.apply import COPY, POLICY, Row, Table, Work, each, photo
 from fasteraa.policy import Policy
 from fasteraa.search.run import find_device
 
 BATCHES = {32: 4096, 224: 256}  # image side -> images in a batch
 _MOST = 2**25  # values in the batch of any other size
 _PEERS = 64  # images that a peer takes one by one in a call
-COPY = "copy of the batch"
 
 
 def run_gpu(

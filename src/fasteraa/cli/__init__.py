@@ -2,19 +2,84 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from types import FrameType
+
+_SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}  # and who handles them usually
 
 
 def main() -> None:
-    """Run the command; a user's mistake ends with one line and exit code 2, never with a traceback."""
-    from fasteraa.cli.app import app
-    from fasteraa.errors import FasterAAError
+    """Run the command and exit.
 
+    A user's mistake ends with one line and exit code 2, a signal with one line and 128 + its number; neither ends
+    with a traceback.
+    """
+    caught = _catch_signals()
     try:
-        app()
-    except FasterAAError as error:
-        print(f"fasteraa: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stderr.close()
-        sys.exit(1)
+        _run(sys.argv[1:])
+        sys.stdout.flush()  # a full disk or a closed pipe is noticed here, not while Python ends
+        code = 0
+    except BaseException as error:
+        code = _explain(error, caught)
+    for number in _SIGNALS:  # all is said and done: nothing is left to stop
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> None:
+    import typer
+
+    from fasteraa.cli.app import app
+    from fasteraa.cli.usage import is_usage_error, usage_error
+
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("fasteraa", list(words)) as context:
+            command.invoke(context)
+    except typer.Exit as end:  # --help, --version
+        sys.exit(end.exit_code)
+    except Exception as error:
+        if not is_usage_error(error):
+            raise
+        raise usage_error(error, command, words) from error
+
+
+def _explain(error: BaseException, caught: list[signal.Signals]) -> int:
+    """Say what happened in one line and return the exit code; what is nobody's mistake but ours is raised again."""
+    from fasteraa.errors import FasterAAError, Stopped
+
+    if isinstance(error, Stopped):
+        return _say(error, 128 + error.signal)
+    if caught:  # as KeyboardInterrupt, or as the error that an interrupted import made of it
+        _say(f"stopped by {caught[0].name} before it was done", 128 + caught[0])
+        os._exit(128 + caught[0])  # at once: threads that still decode images would be waited for
+    if isinstance(error, FasterAAError):
+        return _say(error, 2)
+    if isinstance(error, OSError):
+        # Python's last flush would fail once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # its reader has seen enough
+            return 1
+        return _say(": ".join(str(part) for part in (error.strerror or error, error.filename) if part), 2)
+    raise error
+
+
+def _say(what: object, code: int) -> int:
+    print("fasteraa:", " ".join(str(what).split()), file=sys.stderr)
+    return code
+
+
+def _catch_signals() -> list[signal.Signals]:
+    """SIGINT and SIGTERM become KeyboardInterrupt, and are noted; a signal that is ignored stays so."""
+    caught: list[signal.Signals] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
+    for number, usual in _SIGNALS.items():
+        if signal.getsignal(number) is usual:
+            signal.signal(number, note)
+    return caught

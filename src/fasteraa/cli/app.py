@@ -128,10 +128,9 @@ def config_command(
     set_: Set = None,
 ) -> None:
     """Print the effective settings of a search as TOML."""
-    from fasteraa.cli.search import effective_config
-    from fasteraa.search.config import to_toml
+    from fasteraa.cli.search import print_config
 
-    typer.echo(to_toml(effective_config(_flags(locals()), config, None)), nl=False)
+    print_config(_flags(locals()), config)
 
 
 def _flags(given: dict[str, Any]) -> dict[str, Any]:
@@ -196,8 +195,8 @@ def import_policy(
 
 @bench_app.command("apply")
 def bench_apply(
-    size: Annotated[list[int] | None, typer.Option(help="Image side; may be given several times.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time for each contender and size.")] = 2.0,
+    size: Annotated[list[int] | None, typer.Option(min=8, help="Image side; may be given several times.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time for each contender and size.")] = 2.0,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from fasteraa.errors import ConfigError
-from fasteraa.search.config import SearchConfig, make_config, read_config
+from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
 
 
 def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str | None) -> SearchConfig:
@@ -29,7 +29,17 @@ def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str 
             settings |= dict(_assignment(text) for text in value)
         else:
             settings[name] = [part.strip() for part in value.split(",")] if name == "ops" else value
-    return make_config(settings, "the command line" if config is None else str(config))
+    return make_config(settings)
+
+
+def print_config(flags: Mapping[str, Any], config: Path | None) -> None:
+    """What a search would accept, and nothing else."""
+    settings = effective_config(flags, config, None)
+    if settings.backbone != "auto":  # only then is torch needed
+        from fasteraa.search.run import check_backbone
+
+        check_backbone(settings)
+    typer.echo(to_toml(settings), nl=False)
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -102,15 +112,18 @@ def write_preview(
     source: str | None, policy: str, out: Path, size: int | None, columns: int, seed: int, data_root: Path | None
 ) -> None:
     from fasteraa.data import load
-    from fasteraa.errors import DataError
+    from fasteraa.errors import DataError, reason
     from fasteraa.policy.find import find_policy
     from fasteraa.report.preview import draw_sheet
 
     found = find_policy(policy)
-    data = load(source, size=size, data_root=data_root, seed=seed)
-    shown = data.subset(max(columns, min(len(data), 64)), seed) if len(data) > 64 else data
+    if out.is_dir() or out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
+        raise DataError(f"a picture (--out) must be a file that ends in .png, .jpg or .webp, got {str(out)!r}")
+    # partners of sample_pairing come from the images beside those shown; a broken one is not missed here
+    data = load(source, size=size, data_root=data_root, seed=seed, at_most=max(columns, 64), broken_budget=1.0)
+    sheet = draw_sheet(found, data.images, columns, seed=seed)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        draw_sheet(found, shown.images, columns, seed=seed).save(out)
-    except (OSError, ValueError) as error:
-        raise DataError(f"the picture {str(out)!r} could not be written: {error}") from error
+        sheet.save(out)
+    except OSError as error:
+        raise DataError(f"the picture {str(out)!r} could not be written: {reason(error)}") from error

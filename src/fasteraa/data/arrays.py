@@ -32,14 +32,15 @@ def open_npz(file: Path, name: str | None = None) -> Source:
     """Keys: images, labels; or x_train, y_train, ... (Keras); or train_images, train_labels, ...; maybe classes."""
     try:
         with open(file, "rb") as stream:  # opened here, because numpy leaves a damaged file open
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array without a name")
-            return _npz_source(archive, file, name or file.stem)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{file} is not an .npz file of plain arrays (pickled objects are never loaded): {error}"
-        ) from error
+            if not zipfile.is_zipfile(stream):
+                raise DataError(f"{file} is not an .npz file: numpy.savez(file, images=..., labels=...) writes one")
+            stream.seek(0)
+            return _npz_source(np.load(stream, allow_pickle=False), file, name or file.stem)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        said = "it holds Python objects, which are never loaded" if "pickle" in str(error) else str(error)
+        raise DataError(f"{file} is not an .npz file of plain arrays: {said}") from error
 
 
 def _npz_source(archive: Mapping[str, Any], file: Path, name: str) -> Source:

@@ -138,13 +138,15 @@ def _listings(opened: Source) -> tuple[dict[str, Listing], list[str]]:
     """Every split that can be listed, a note on each that cannot; a joined one ('train+extra') is left out."""
     listings: dict[str, Listing] = {}
     notes: list[str] = []
+    errors: list[DataError] = []
     for split in (name for name in opened.splits if "+" not in name):
         try:
             listings[split] = opened.listing(split)
         except DataError as error:
             notes.append(f"split {split}: {error}")
+            errors.append(error)
     if not listings:
-        raise DataError("; ".join(notes))
+        raise errors[0]  # the others say much the same
     return listings, notes
 
 
@@ -194,7 +196,8 @@ def _size_lines(sizes: tuple[tuple[tuple[int, int], int], ...], default: tuple[i
     sides = sorted(min(size) for size, count in sizes for _ in range(count))
     spread = f"shorter side {sides[0]} to {sides[-1]}, median {median(sides):g}"
     return [
-        f"sizes: {common}{', ...' if len(sizes) > 5 else ''}; {spread}; load() makes {default[1]}x{default[0]} of them"
+        f"sizes: {common}{', ...' if len(sizes) > 5 else ''}; {spread}; a search takes them at "
+        f"{default[1]}x{default[0]} if no size is given"
     ]
 
 

@@ -75,6 +75,8 @@ def why(error: Exception) -> str:
         return "no such file"
     if isinstance(error, UnidentifiedImageError):
         return "not an image that this Pillow can read"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     text = str(error).splitlines()[0][:200] if str(error) else "no message"
     return f"{type(error).__name__}: {text}"
 

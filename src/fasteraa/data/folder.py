@@ -47,7 +47,15 @@ def _hidden(name: str) -> bool:
 
 def _folders(path: Path) -> list[str]:
     with os.scandir(path) as entries:
-        return [entry.name for entry in entries if entry.is_dir() and not _hidden(entry.name)]
+        return [entry.name for entry in entries if _is_folder(entry) and not _hidden(entry.name)]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """A link that leads to itself is none, and no error either."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
@@ -68,7 +76,9 @@ def _no_class_folders(root: Path) -> DataError:
 
 def _list_split(path: Path, classes: tuple[str, ...]) -> Listing:
     with os.scandir(path) as entries:
-        ignored = sum(entry.is_file() and not _hidden(entry.name) for entry in entries)  # beside the class folders
+        ignored = sum(
+            not _is_folder(entry) and not _hidden(entry.name) for entry in entries
+        )  # beside the class folders
     files: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
@@ -88,13 +98,14 @@ def file_listing(classes: tuple[str, ...], labels: np.ndarray, files: list[str],
 
 def _walk(folder: str) -> tuple[list[str], int]:
     """All images under a folder, sorted by path, and the number of other files. A folder that is not there is empty."""
-    names = list(_visible_files(folder, frozenset())) if os.path.isdir(folder) else []
+    above = frozenset(map(str, Path(os.path.realpath(folder)).parents))
+    names = list(_visible_files(folder, above)) if os.path.isdir(folder) else []
     images = sorted(name for name in names if is_image(name))
     return images, len(names) - len(images)
 
 
 def _visible_files(folder: str, above: frozenset[str]) -> Iterator[str]:
-    """Follows links, but not into a folder that it is already in."""
+    """Follows links, but not into a folder that it is already in: the class folder's own parents count."""
     real = os.path.realpath(folder)
     if real in above:
         return
@@ -102,7 +113,7 @@ def _visible_files(folder: str, above: frozenset[str]) -> Iterator[str]:
         for entry in entries:
             if _hidden(entry.name):
                 continue
-            if entry.is_dir():
+            if _is_folder(entry):
                 yield from _visible_files(entry.path, above | {real})
-            else:
+            elif entry.is_symlink() or entry.is_file():  # a link to nothing is listed as broken; a pipe is no file
                 yield entry.path

@@ -87,7 +87,7 @@ def _allocate(count: int, size: tuple[int, int]) -> NDArray[np.uint8]:
     if have is not None and need > 0.8 * have:
         raise DataError(
             f"{count} images of {size[0]}x{size[1]} need {need / 1e9:.1f} GB, this machine has {have / 1e9:.1f} GB; "
-            "take a subset or a smaller size"
+            "take a subset or a smaller size (--subset, --size)"
         )
     return np.empty((count, 3, *size), dtype=np.uint8)
 
@@ -117,7 +117,7 @@ def _check_budget(broken: list[Broken], allowed: int, count: int, name: str) -> 
         more = f"; and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         raise DataError(
             f"{len(broken)} of {count} images of {name} are broken, the budget allows {allowed}: {shown}{more}. "
-            "Mend or remove them, or raise broken_budget"
+            "Mend or remove them, or raise broken_budget (--set broken_budget=0.1)"
         )
 
 

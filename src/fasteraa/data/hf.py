@@ -6,6 +6,8 @@ from every source and a broken image is listed instead of ending the run.
 
 from __future__ import annotations
 
+import logging
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ def _datasets() -> Any:
         import datasets
     except ImportError as error:
         raise DataError("a Hugging Face data set needs the package datasets: pip install 'fasteraa[hf]'") from error
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
     return datasets
 
 
@@ -38,6 +42,8 @@ def is_saved(folder: Path) -> bool:
 def open_hf(spec: str) -> Source:
     """`name[:split]`. A split given here is all there is, and serves as `train`."""
     name, _, split = (spec, "", "") if Path(spec).exists() else spec.partition(":")
+    if not name.strip():
+        raise DataError("hf: must be followed by a name on the hub or a folder, as in hf:beans or hf:saved/beans")
     loaded = _load(name)
     title = Path(name).name
     if not split:
@@ -50,6 +56,7 @@ def open_hf(spec: str) -> Source:
 
 def _load(name: str) -> Any:
     datasets = _datasets()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would report each of its tries
     try:
         return datasets.load_from_disk(name) if is_saved(Path(name)) else datasets.load_dataset(name)
     except Exception as error:  # the library raises its own, the hub's, fsspec's and pyarrow's errors

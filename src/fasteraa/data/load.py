@@ -25,6 +25,7 @@ def load(
     size: int | tuple[int, int] | None = None,
     data_root: str | os.PathLike[str] | None = None,
     subset: int | None = None,
+    at_most: int | None = None,
     classes: int | Sequence[str] | None = None,
     seed: int = 0,
     broken_budget: float = 0.01,
@@ -45,6 +46,7 @@ def load(
             that all have one size of at most 64 keep it; else the side is 32, 64 or 128 by their median shorter side.
         data_root: where named sets lie; else $FASTERAA_DATA_ROOT, else ./data.
         subset: so many images, stratified by class and chosen before anything is decoded.
+        at_most: as `subset`, but a smaller set is taken whole and a set of more classes gives one image of each.
         classes: names to keep, or how many to keep, chosen by `seed`. Kept classes stay in the source's order.
         broken_budget: the share of broken images that is skipped and listed in `.broken` (at least one image; none
             if 0). More than that is an error.
@@ -53,10 +55,13 @@ def load(
         download: let torchvision fetch a named set that is not there.
         progress: called with (done, total) while images are decoded.
     """
-    wanted = Wanted(_size(size), subset, _seed(seed), _budget(broken_budget), Look(_background(background), exif))
+    look = Look(_background(background), exif)
     opened = open_source(source, data_root, download)
     listing = restrict(opened.listing(split), classes, seed)
     _check_not_empty(listing, opened.name, split)
+    if at_most is not None:
+        subset = min(max(at_most, int((listing.counts() > 0).sum())), subset or len(listing), len(listing))
+    wanted = Wanted(_size(size), subset, _seed(seed), _budget(broken_budget), look)
     return gather(listing, opened.name, wanted, progress)
 
 
@@ -81,7 +86,7 @@ def _check_not_empty(listing: Listing, name: str, split: str) -> None:
     if empty and canonical_split(split) == "train" and not listing.declared:
         raise DataError(
             f"every class needs images, {name} has none for {', '.join(map(repr, empty[:5]))} in split {split!r}; "
-            "add some, remove the class, or name the ones to use with classes="
+            "add some or remove the class"
         )
 
 
@@ -90,7 +95,7 @@ def _size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
         return None
     pair = (size, size) if isinstance(size, int) else tuple(size)
     if len(pair) != 2 or min(pair) < 1:
-        raise DataError(f"size must be a positive side or (height, width), got {size}")
+        raise DataError(f"size must be positive (a side, in Python also height and width), got {size}")
     return pair[0], pair[1]
 
 

@@ -77,13 +77,13 @@ def _imagenet(root: Path) -> Source:
     if not (folder / "train").is_dir():
         raise DataError(
             f"imagenet is not at {folder}/train; expected {folder}/train/n01440764/*.JPEG and {folder}/val/... "
-            "(from https://image-net.org/download); pass the folder above as data_root"
+            "(from https://image-net.org/download); the folder above is named with data_root (--data-root)"
         )
     return open_folder(folder, IMAGENET)
 
 
 def _listing(name: str, row: Named, root: Path, split: str, download: bool) -> Listing:
-    place = f"{root}/{row.files}, get it from {row.home} or pass download=True"
+    place = f"expected {row.files} under {root}, which data_root (--data-root) names; get it from {row.home}"
     dataset = _construct(
         row.torchvision, {"root": root, "download": download, **row.splits[split]}, f"{name} ({place})"
     )
@@ -105,7 +105,8 @@ def _construct(class_name: str, arguments: Mapping[str, Any], what: str) -> Any:
     except ImportError as error:
         raise DataError(f"{what} needs another package: {error}; pip install {error.name or 'it'}") from error
     except (RuntimeError, OSError, EOFError) as error:
-        raise DataError(f"{what} is not there or damaged: {str(error).splitlines()[0]}") from error
+        said = str(error).splitlines()[0].partition(" You can use download")[0]  # ours to offer, and only in Python
+        raise DataError(f"{what} is not there or damaged: {said}") from error
 
 
 def open_torchvision(class_name: str, root: Path, download: bool) -> Source:

@@ -35,10 +35,9 @@ def in_order(work: Callable[[int], T], count: int, threads: bool = True, progres
 
 
 def _pooled(work: Callable[[int], T], chunks: list[range]) -> Iterator[list[T]]:
-    with ThreadPoolExecutor(thread_count()) as pool:
-        futures = [pool.submit(lambda chunk: [work(i) for i in chunk], chunk) for chunk in chunks]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ThreadPoolExecutor(thread_count())
+    try:
+        for future in [pool.submit(lambda chunk: [work(i) for i in chunk], chunk) for chunk in chunks]:
+            yield future.result()
+    finally:  # no waiting: after Ctrl-C a thread may still hang in a file that does not answer
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -78,10 +78,13 @@ class Source:
             if name in self.splits:
                 with readable(self.name):
                     return self.splits[name]()
-        raise DataError(
-            f"{self.name} has no split {split!r}; choices: {', '.join(self.splits)}. For held-out images add a test/ "
-            "or val/ folder beside train/ (or a split column), or divide one set with ImageSet.split(fraction, seed)"
+        hint = (
+            "Put the images to learn from into train/, or all class folders side by side without split folders"
+            if wanted == "train"
+            else "For held-out images add a test/ or val/ folder beside train/, or a split column to a manifest (in "
+            "Python, ImageSet.split(fraction, seed) divides one set)"
         )
+        raise DataError(f"{self.name} has no split {split!r}; choices: {', '.join(self.splits)}. {hint}")
 
 
 @contextmanager
@@ -90,7 +93,8 @@ def readable(what: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{what} cannot be read: {error}") from error
+        where = f" ({error.filename})" if error.filename and str(error.filename) != str(what) else ""
+        raise DataError(f"{what} cannot be read: {error.strerror or error}{where}") from error
 
 
 def concatenate(first: Listing, second: Listing) -> Listing:

@@ -58,7 +58,8 @@ def _cell(raw: Mapping[str, Any], column: str, where: str) -> Any:
     for name in COLUMNS[column]:
         if name in raw:
             return raw[name]
-    raise DataError(f"column {column!r} is missing at {where}; found: {', '.join(map(str, raw)) or 'nothing'}")
+    names = " or ".join(map(repr, COLUMNS[column]))
+    raise DataError(f"a column {names} is missing at {where}; found: {', '.join(map(str, raw)) or 'nothing'}")
 
 
 def _split(raw: Mapping[str, Any], where: str) -> str:
@@ -73,11 +74,19 @@ def _split(raw: Mapping[str, Any], where: str) -> str:
 def _csv(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         with open(file, newline="", encoding="utf-8-sig") as stream:  # -sig: Excel writes a byte order mark
-            reader = csv.DictReader(stream, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+            reader = csv.DictReader(stream, delimiter=_delimiter(stream.readline(), file))
+            stream.seek(0)
             for raw in reader:
                 yield reader.line_num, {str(key).strip(): value for key, value in raw.items() if key is not None}
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file} is not a CSV file in UTF-8: {error}") from error
+
+
+def _delimiter(header: str, file: Path) -> str:
+    """Excel writes semicolons where the comma is the decimal sign."""
+    if file.suffix.lower() == ".tsv":
+        return "\t"
+    return ";" if ";" in header and "," not in header else ","
 
 
 def _jsonl(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -19,7 +19,7 @@ from fasteraa.data import ImageSet, load
 from fasteraa.errors import ConfigError, DataError, RunError
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
-from fasteraa.evaluate.trainer import save_network, train
+from fasteraa.evaluate.trainer import Job, Trained, save_network, train_together
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import named
@@ -77,7 +77,7 @@ class Row:
     error: Estimate
     against: Mapping[str, Estimate]  # yardstick -> difference in points, paired by seed
     search_seconds: float | None
-    train_seconds: float
+    train_seconds: float  # of a run; of runs side by side, their share
 
 
 @dataclass(frozen=True)
@@ -203,28 +203,32 @@ def choose_recipe(data: ImageSet, device: str, network: str = "auto") -> TrainRe
 
 
 def run_cells(arena: Arena, cells: Sequence[Cell], jobs: int | None = None, say: Say = print) -> None:
-    """Train what is missing; `jobs` of them at once (by default one on a GPU, as many as there are cores on a CPU)."""
+    """Train what is missing, `jobs` at once: in one graph on a GPU (by default 1), in processes on a CPU (by core)."""
     wanted = [cell for cell in cells if read_cell(arena, cell) is None]
     if len(wanted) < len(cells):
         say(f"{len(cells) - len(wanted)} of {len(cells)} runs are there already")
     on_cpu = find_device(arena.device).type == "cpu"
-    cores = os.cpu_count() or 1
-    jobs = min(jobs or (cores if on_cpu else 1), max(len(wanted), 1))
-    results = _results(arena, wanted, jobs, max(1, cores // jobs) if on_cpu else None)
+    results = _in_processes(arena, wanted, jobs) if on_cpu else _in_groups(arena, wanted, jobs or 1)
     for number, (cell, record) in enumerate(results, 1):
         say(
             f"{number}/{len(wanted)} {cell.label}, seed {cell.seed}: {record['error']:.2f}% ({record['seconds']:.0f} s)"
         )
 
 
-def _results(
-    arena: Arena, cells: Sequence[Cell], jobs: int, threads: int | None
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
+def _in_groups(arena: Arena, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    for first in range(0, len(cells), jobs):
+        group = cells[first : first + jobs]
+        yield from zip(group, run_group(arena, group), strict=True)
+
+
+def _in_processes(arena: Arena, cells: Sequence[Cell], jobs: int | None) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """A process for each core: two networks on a core each are faster than one on two."""
+    cores = os.cpu_count() or 1
+    jobs = min(jobs or cores, len(cells))
     if jobs <= 1:
-        for cell in cells:
-            yield cell, run_cell(arena, cell)
+        yield from _in_groups(arena, cells, 1)
         return
-    context = torch.multiprocessing.get_context("spawn")
+    context, threads = torch.multiprocessing.get_context("spawn"), max(1, cores // jobs)
     with ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(arena, threads)) as pool:
         waiting = {pool.submit(_work, cell): cell for cell in cells}
         try:
@@ -238,45 +242,46 @@ def _results(
 _arena: Arena | None = None  # of this worker process
 
 
-def _begin_worker(arena: Arena, threads: int | None) -> None:
+def _begin_worker(arena: Arena, threads: int) -> None:
     global _arena
     _arena = arena
-    if threads is not None:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)
 
 
 def _work(cell: Cell) -> dict[str, Any]:
     assert _arena is not None
-    return run_cell(_arena, cell)
+    return run_group(_arena, [cell])[0]
 
 
-def run_cell(arena: Arena, cell: Cell, keep_network: Path | None = None) -> dict[str, Any]:
-    """Train one cell and keep its record (a record that is there already stays as it is)."""
-    file = cell.file(arena.folder, arena.data, arena.held_out)
-    trained = train(
-        arena.data,
-        arena.held_out,
-        cell.policy,
-        cell.recipe,
-        cell.seed,
-        device=arena.device,
-        checkpoint=file.with_suffix(".pt"),
-    )
+def run_group(arena: Arena, cells: Sequence[Cell], keep_network: Path | None = None) -> list[dict[str, Any]]:
+    """Train cells side by side and keep their records (a record that is there already stays as it is)."""
+    paths = [cell.file(arena.folder, arena.data, arena.held_out) for cell in cells]
+    jobs = [
+        Job(cell.policy, cell.recipe, cell.seed, path.with_suffix(".pt"))
+        for cell, path in zip(cells, paths, strict=True)
+    ]
+    results = train_together(arena.data, arena.held_out, jobs, device=arena.device)
+    records = [_record(cell, trained) for cell, trained in zip(cells, results, strict=True)]
+    for path, record in zip(paths, records, strict=True):
+        if not path.exists():
+            RunFolder(path.parent).write(path, json.dumps(record, indent=1) + "\n")
     if keep_network is not None:
-        save_network(keep_network, trained)
-    record = {
+        save_network(keep_network, results[0])
+    return records
+
+
+def _record(cell: Cell, trained: Trained) -> dict[str, Any]:
+    return {
         "label": cell.label,
         "error": trained.error,
         "error_top5": trained.error_top5,
         "train_loss": trained.train_loss,
         "seconds": round(trained.seconds, 2),
         "setup_seconds": round(trained.setup_seconds, 2),
+        "together": trained.together,
         "steps": trained.steps,
         **trained.provenance,
     }
-    if not file.exists():
-        RunFolder(file.parent).write(file, json.dumps(record, indent=1) + "\n")
-    return record
 
 
 def read_cell(arena: Arena, cell: Cell) -> dict[str, Any] | None:
@@ -332,7 +337,7 @@ def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[
         estimate(list(mine.values())),
         against,
         contender.search_seconds,
-        sum(r["seconds"] for r in records.values()) / len(records),
+        sum(r["seconds"] / r.get("together", 1) for r in records.values()) / len(records),
     )
 
 

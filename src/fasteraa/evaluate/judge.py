@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fasteraa.errors import RunError
-from fasteraa.evaluate.compare import Arena, Contender, cells_of, run_cell
+from fasteraa.evaluate.compare import Arena, Contender, cells_of, run_group
 from fasteraa.evaluate.harm import Judge
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.nets import build
@@ -23,7 +23,7 @@ def judge_of(arena: Arena, recipe: TrainRecipe) -> Judge:
     file = arena.folder / "networks" / f"none-0-{cell.key(arena.data, arena.held_out)}.pt"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        run_cell(arena, cell, keep_network=file)
+        run_group(arena, [cell], keep_network=file)
     device = find_device(arena.device)
     network = build(recipe.network, len(arena.data.classes), min(arena.data.size))
     try:

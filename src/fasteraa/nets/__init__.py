@@ -67,7 +67,10 @@ def _named(name: str, num_classes: int, in_size: int | None) -> Backbone:
         if match is None:
             continue
         if in_size is not None and in_size < least:
-            raise ConfigError(f"the image side must be at least {least} for network {name!r}, got {in_size}")
+            raise ConfigError(
+                f"the image side must be at least {least} for network {name!r}, got {in_size}: take a larger size "
+                "(--size)"
+            )
         return make(num_classes, *map(int, match.groups()))
     raise ConfigError(
         f"a network must have a known name, got {name!r}; {choices_hint(name, NAMES)}, any 'wrn-D-W', 'timm:NAME'"

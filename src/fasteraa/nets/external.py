@@ -19,7 +19,8 @@ class TimmBackbone(Backbone):
         timm = _timm()
         if not timm.is_model(name):
             near = get_close_matches(name, timm.list_models(), n=5, cutoff=0.4)
-            raise ConfigError(f"a timm network must be one of timm.list_models(), got {name!r}; nearest: {near}")
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise ConfigError(f"timm has no network {name!r}{hint}")
         self.body = timm.create_model(name, pretrained=False, num_classes=0, **_size(timm, name, in_size))
         self.num_features = int(getattr(self.body, "head_hidden_size", None) or self.body.num_features)
         self.classifier = nn.Linear(self.num_features, num_classes)

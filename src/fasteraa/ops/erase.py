@@ -58,11 +58,10 @@ erase = Erase()
 def _pillow_cutout(image: Image.Image, v: float, pair: Pair) -> Image.Image:
     if v <= 0:
         return image
-    side = v * image.width
-    left = int(max(0, pair.hole[0] * image.width - side / 2))
-    top = int(max(0, pair.hole[1] * image.height - side / 2))
+    left = int(max(0, pair.hole[0] * image.width - v / 2))
+    top = int(max(0, pair.hole[1] * image.height - v / 2))
     image, colour = image.copy(), fill_for(len(image.getbands()), pair.hole_fill)
-    corners = (left, top, min(image.width, left + side), min(image.height, top + side))
+    corners = (left, top, min(image.width, left + v), min(image.height, top + v))
     ImageDraw.Draw(image).rectangle(corners, colour if len(colour) > 1 else colour[0])
     return image
 
@@ -70,9 +69,8 @@ def _pillow_cutout(image: Image.Image, v: float, pair: Pair) -> Image.Image:
 @op(erase, Span(0, 0.5, "width"), discrete=True, pillow=_pillow_cutout)
 def cutout(v: Tensor, width: int, height: int, hole: Tensor) -> Box:
     """Paint a square, placed anywhere, in one colour."""
-    side = v * width
-    left = (hole[:, 0] * width - side / 2).clamp(min=0).trunc()
-    top = (hole[:, 1] * height - side / 2).clamp(min=0).trunc()
-    right = (left + side).clamp(max=width).trunc()
-    bottom = (top + side).clamp(max=height).trunc()
+    left = (hole[:, 0] * width - v / 2).clamp(min=0).trunc()
+    top = (hole[:, 1] * height - v / 2).clamp(min=0).trunc()
+    right = (left + v).clamp(max=width).trunc()
+    bottom = (top + v).clamp(max=height).trunc()
     return left, top, right, bottom

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fasteraa._lazy import lazy_import
 from fasteraa.errors import ImageError, PolicyError
 from fasteraa.images import check_batch
-from fasteraa.ops.declare import Context, Family, Number, Op, Span, find
+from fasteraa.ops.declare import SIDES, Context, Family, Number, Op, Span, find
 
 if TYPE_CHECKING:
     import torch
@@ -22,16 +22,24 @@ else:
 Spans = Mapping[str, Span]
 NO_SPANS: Spans = {}
 CENTRE = (0.5, 0.5)
+FINE = 2**20  # parts of a pixel
 
 
 def physical(row: Op, magnitude: Number, sign: Number, width: int, height: int, spans: Spans = NO_SPANS) -> Number:
-    """Unit magnitude and sign -> the value the row's rule takes. Rows without a magnitude get it as it is."""
+    """Unit magnitude and sign -> the value the row's rule takes. Rows without a magnitude get it as it is.
+
+    Rules take shares of a side in pixels: dividing a span in pixels by the side here, and multiplying again there,
+    would lose a pixel at some sides.
+    """
     span = spans.get(row.name, row.span)
     if span is None or row.span is None:
         return magnitude
     value = span.value(magnitude, sign if row.signed else 1.0)
     if span.unit == "px":
-        value = value / (width if row.span.unit == "width" else height)
+        # 1/49 of 49 pixels is one pixel, but for an ulp: whole pixels stay whole where they are counted
+        return (value * FINE + 0.5) // 1 / FINE if row.discrete else value
+    if row.span.unit in SIDES:
+        value = value * (width if row.span.unit == "width" else height)
     return value
 
 

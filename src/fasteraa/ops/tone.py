@@ -54,6 +54,11 @@ class Levels:
         counts = torch.zeros(batch, channels, 256, dtype=torch.int64, device=index.device)
         return counts.scatter_add_(2, index, torch.ones_like(index)).double()
 
+    @cached_property
+    def highest(self) -> Tensor:
+        """How many pixels have the highest level (B, C, 1)."""
+        return self.counts.gather(2, self.high.long())
+
 
 class _PillowLevels:
     """The same statistics of one Pillow image, in numpy."""
@@ -74,6 +79,10 @@ class _PillowLevels:
         return np.array(self._image.histogram(), dtype=np.float64).reshape(1, -1, 256)
 
     @cached_property
+    def highest(self) -> Array:
+        return np.take_along_axis(self.counts, self.high.astype(np.int64), 2)
+
+    @cached_property
     def _extrema(self) -> Array:
         return np.array(self._image.getextrema(), dtype=np.float64).reshape(1, -1, 2)
 
@@ -83,7 +92,7 @@ class Tone:
 
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
         curve, _ = _curve(op, Levels(image.flatten(2)), value)
-        return look_up(curve.to(torch.uint8).expand(*image.shape[:2], 256), image)  # the conversion truncates
+        return look_up(curve.to(torch.int32).to(torch.uint8).expand(*image.shape[:2], 256), image)  # truncated
 
     def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
         """Pillow spends its time building tables in Python; ours come from the rule."""
@@ -179,18 +188,18 @@ def invert(xp: Any, level: Array, v: Array) -> Curve:
 @op(tone, None, pillow=lambda image, v, _: ImageOps.autocontrast(image))
 def auto_contrast(xp: Any, level: Array, v: Array, image: Levels) -> Curve:
     """Stretch each channel so that its lowest level becomes 0 and its highest 255."""
-    low, span = image.low, image.high - image.low
+    span = image.high - image.low
     # 255 / span as a true division: a scalar numerator becomes a rounded reciprocal, off by one level
-    scale = xp.full_like(span, 255) / xp.where(span > 0, span, 1.0)
-    return xp.where(span > 0, level * scale - low * scale, level), xp.where(span > 0, scale, 1.0)
+    scale = xp.full_like(span, 255) / xp.where(span > 0, span, 255.0)
+    low = xp.where(span > 0, image.low, 0.0)
+    return level * scale - low * scale, scale
 
 
 @op(tone, None, pillow=lambda image, v, _: ImageOps.equalize(image))
 def equalize(xp: Any, level: Array, v: Array, image: Levels) -> Curve:
     """Spread each channel's levels so that its histogram becomes flat."""
-    counts = image.counts
-    last = xp.where(level == image.high, counts, 0.0)
-    step = xp.floor((counts - last).sum(2, keepdims=True) / 255)
-    before = counts.cumsum(2) - counts
+    through = image.counts.cumsum(2)
+    step = xp.floor((through[..., -1:] - image.highest) / 255)
+    before = through - image.counts
     spread = xp.floor((xp.floor(step / 2) + before) / xp.where(step > 0, step, 1.0))
     return xp.where(step > 0, spread, level), 1.0  # a staircase again: straight through

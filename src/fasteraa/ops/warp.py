@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageOps
@@ -28,11 +29,12 @@ class Warp:
 
     def matrix(self, op: Op, value: Tensor, width: int, height: int) -> Tensor:
         """The six coefficients of each image, (B, 6)."""
-        parts = op.rule(value, width, height)
-        return torch.stack([part + torch.zeros_like(value) for part in parts], 1)
+        zeros = torch.zeros_like(value)
+        return torch.stack([part + zeros for part in op.rule(value, width, height)], 1)
 
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
-        return nearest(image, self.matrix(op, value, image.shape[3], image.shape[2]), context.fill)
+        matrix = self.matrix(op, value, image.shape[3], image.shape[2])
+        return nearest(image, matrix, context.fill, scales(op))
 
     def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
         return op.pillow(image, value, pair)
@@ -51,46 +53,67 @@ class Warp:
 warp = Warp()
 
 
-def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None) -> Tensor:
-    """Nearest neighbour exactly as Pillow finds it: in 16.16 fixed point, or on whole pixels where nothing turns.
+@lru_cache
+def scales(op: Op) -> bool:
+    """Does it make things larger or smaller without turning them? Asked of the rule: asking a matrix may wait."""
+    a, b, _, d, e, _ = op.rule(torch.tensor(0.37, dtype=torch.float64), 8, 8)
+    return bool(b == 0 and d == 0 and not abs(a) == abs(e) == 1)
+
+
+def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None, scaled: bool) -> Tensor:
+    """Nearest neighbour exactly as Pillow finds it: in 16.16 fixed point, or step by step where nothing turns.
 
     With no fill colour zeros come in from outside, whatever the channels hold (masks).
     """
     batch, channels, height, width = image.shape
-    index = source_index(matrix, width, height)
-    colour = image.new_zeros(1, channels, 1, 1) if fill is None else colour_like(image, fill)
-    padded = torch.cat([image.flatten(2), colour.view(1, channels, 1).expand(batch, channels, 1)], 2)
-    return padded.gather(2, index.view(batch, 1, -1).expand(batch, channels, -1)).view_as(image)
-
-
-def source_index(matrix: Tensor, width: int, height: int) -> Tensor:
-    """For each output pixel (B, H, W) the flat index of its source pixel; width * height where that is outside."""
     if max(width, height) > LARGEST_SIDE:
         raise ImageError(f"geometric operations take sides of up to {LARGEST_SIDE} pixels, got {width}x{height}")
-    a, b, c, d, e, f = matrix.double().unbind(1)
-    turns = (b != 0) | (d != 0)
-    x_start, y_start = _fixed(c + 0.5 * a + 0.5 * b), _fixed(f + 0.5 * d + 0.5 * e)
-    # 32 bits hold every coordinate that lies within twice the image
+    colour = image.new_zeros(1, channels, 1, 1) if fill is None else colour_like(image, fill)
+    index = source_index(matrix, width, height, scaled)
+    framed = colour.repeat(batch, 1, height + 2, width + 2)  # pixels that look outside find the frame
+    framed[:, :, 1:-1, 1:-1] = image
+    return framed.flatten(2).gather(2, index.view(batch, 1, -1).expand(batch, channels, -1)).view_as(image)
+
+
+def source_index(matrix: Tensor, width: int, height: int, scaled: bool) -> Tensor:
+    """For each output pixel (B, H, W) the flat index of its source pixel in the framed image (height+2, width+2)."""
+    matrix = matrix.double()
+    turns = (matrix[:, 1:4:2] != 0).any(1).view(-1, 1, 1)
+    if matrix.device.type == "cpu" and not turns.any():  # asking a GPU would wait for it
+        x, y = _unturned(matrix, width, height, scaled)
+    elif matrix.device.type == "cpu" and turns.all():
+        x, y = _turned(matrix, width, height)
+    else:
+        both = zip(_turned(matrix, width, height), _unturned(matrix, width, height, scaled), strict=True)
+        x, y = (torch.where(turns, turned, unturned) for turned, unturned in both)
+    return ((y.clamp(-1, height) + 1) * (width + 2) + (x.clamp(-1, width) + 1)).long()
+
+
+def _turned(matrix: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
+    """In 16.16 fixed point. 32 bits hold every coordinate that lies within twice the image."""
+    a, b, c, d, e, f = matrix.unbind(1)
+    centred = torch.stack([a, b, c + 0.5 * a + 0.5 * b, d, e, f + 0.5 * d + 0.5 * e])
+    a, b, c, d, e, f = (centred * 65536 + 0.5).floor().to(torch.int32).view(6, -1, 1, 1).unbind(0)
     x = torch.arange(width, device=matrix.device, dtype=torch.int32)
     y = torch.arange(height, device=matrix.device, dtype=torch.int32)[:, None]
-    parts = (_fixed(a), _fixed(b), x_start, _fixed(d), _fixed(e), y_start)
-    whole = [part.to(torch.int32).view(-1, 1, 1) for part in parts]
-    x_source = (whole[0] * x + (whole[1] * y + whole[2])) >> 16
-    y_source = (whole[3] * x + (whole[4] * y + whole[5])) >> 16
-    turns = turns.view(-1, 1, 1)
-    x_source = torch.where(turns, x_source, _unturned(a, c, x))
-    y_source = torch.where(turns, y_source, _unturned(e, f, y))
-    inside = (x_source >= 0) & (x_source < width) & (y_source >= 0) & (y_source < height)
-    return torch.where(inside, y_source * width + x_source, width * height).long()
+    return (a * x + (b * y + c)) >> 16, (d * x + (e * y + f)) >> 16
 
 
-def _unturned(scale: Tensor, shift: Tensor, place: Tensor) -> Tensor:
-    """Pillow's other way, in doubles: near a whole pixel the rounding of the sum decides."""
-    return ((shift + 0.5 * scale).view(-1, 1, 1) + scale.view(-1, 1, 1) * place).floor().to(torch.int32)
+def _unturned(matrix: Tensor, width: int, height: int, scaled: bool) -> tuple[Tensor, Tensor]:
+    """Where nothing turns, Pillow steps along each axis in doubles."""
+    a, _, c, _, e, f = matrix.unbind(1)
+    return _steps(a, c, width, scaled).unsqueeze(1), _steps(e, f, height, scaled).unsqueeze(2)
 
 
-def _fixed(number: Tensor) -> Tensor:
-    return (number * 65536 + 0.5).floor()
+def _steps(scale: Tensor, shift: Tensor, count: int, scaled: bool) -> Tensor:
+    """(B, count): near a whole pixel the rounding of the sums decides. Steps of 1 can be taken at once."""
+    places = [shift + 0.5 * scale]
+    if not scaled:
+        at_once = places[0][:, None] + scale[:, None] * torch.arange(count, device=scale.device)
+        return at_once.floor().to(torch.int32)
+    for _ in range(count - 1):
+        places.append(places[-1] + scale)
+    return torch.stack(places, 1).floor().to(torch.int32)
 
 
 def bilinear(image: Tensor, matrix: Tensor) -> Tensor:
@@ -106,7 +129,7 @@ def bilinear(image: Tensor, matrix: Tensor) -> Tensor:
 def move_points(points: Tensor, matrix: Tensor) -> Tensor:
     """Where the warp takes points (..., 2) given in continuous coordinates; matrix (6,)."""
     a, b, c, d, e, f = matrix.double().tolist()
-    if b == 0 and d == 0:  # whole pixels, as `nearest` moves them
+    if b == 0 and d == 0:
         c, f = _whole_shift(a, c), _whole_shift(e, f)
     x, y = points[..., 0] - c, points[..., 1] - f
     determinant = a * e - b * d
@@ -114,7 +137,8 @@ def move_points(points: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _whole_shift(scale: float, shift: float) -> float:
-    return math.floor(shift + 0.5 * scale) - math.floor(0.5 * scale)
+    """`nearest` moves by whole pixels, unless it makes things larger or smaller."""
+    return math.floor(shift + 0.5 * scale) - math.floor(0.5 * scale) if abs(scale) == 1 else shift
 
 
 def _transform(image: Image.Image, coefficients: tuple[float, ...], pair: Pair) -> Image.Image:
@@ -142,22 +166,22 @@ def shear_y(v: Tensor, width: int, height: int) -> Coefficients:
     warp,
     Span(0, 0.45, "width"),
     signed=True,
-    pillow=lambda image, v, pair: _transform(image, (1, 0, v * image.width, 0, 1, 0), pair),
+    pillow=lambda image, v, pair: _transform(image, (1, 0, v, 0, 1, 0), pair),
 )
 def translate_x(v: Tensor, width: int, height: int) -> Coefficients:
     """Shift to the left."""
-    return 1, 0, v * width, 0, 1, 0
+    return 1, 0, v, 0, 1, 0
 
 
 @op(
     warp,
     Span(0, 0.45, "height"),
     signed=True,
-    pillow=lambda image, v, pair: _transform(image, (1, 0, 0, 0, 1, v * image.height), pair),
+    pillow=lambda image, v, pair: _transform(image, (1, 0, 0, 0, 1, v), pair),
 )
 def translate_y(v: Tensor, width: int, height: int) -> Coefficients:
     """Shift upwards."""
-    return 1, 0, 0, 0, 1, v * height
+    return 1, 0, 0, 0, 1, v
 
 
 @op(

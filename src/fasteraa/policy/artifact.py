@@ -6,13 +6,14 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fasteraa.errors import PolicyError, choices_hint
+from fasteraa.errors import PolicyError, choices_hint, reason
 from fasteraa.ops import Span, check_span, find
 
 if TYPE_CHECKING:
@@ -104,6 +105,51 @@ class SubPolicy:
 
 
 @dataclass(frozen=True)
+class Strength:
+    """How much of a policy is applied: set after it was found, stored with it, changing none of its operations.
+
+    `passes[i]` is the share of images that pass through i sub-policies, each drawn anew; `magnitude` and
+    `probability` scale every magnitude and probability, which stay at most 1.
+    """
+
+    passes: tuple[float, ...] = (0.0, 1.0)
+    magnitude: float = 1.0
+    probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        passes = tuple(self.passes)
+        if not 1 <= len(passes) <= MOST_PASSES + 1:
+            raise PolicyError(
+                f"passes must give the shares of 0 to {MOST_PASSES} sub-policies, got {len(passes)} of them"
+            )
+        for share in passes:
+            _check_weight(share, "a number of passes")
+        if not sum(passes) > 0:
+            raise PolicyError(f"passes must hold a positive share, got {list(passes)}")
+        for name in ("magnitude", "probability"):
+            scale = getattr(self, name)
+            if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 <= scale < math.inf:
+                raise PolicyError(f"the scale of {name} must be a finite number of at least 0, got {scale!r}")
+            object.__setattr__(self, name, _tidy(scale))
+        while len(passes) > 1 and not passes[-1]:
+            passes = passes[:-1]
+        object.__setattr__(self, "passes", tuple(_tidy(share / sum(passes)) for share in passes))
+
+    @property
+    def plain(self) -> bool:
+        """One sub-policy, as it stands."""
+        return self == Strength()
+
+    @property
+    def most(self) -> int:
+        """The largest number of sub-policies an image passes through."""
+        return len(self.passes) - 1
+
+
+MOST_PASSES = 8
+
+
+@dataclass(frozen=True)
 class Policy:
     """Sub-policies to choose among, each a sequence of stages; what fills empty places; where it came from."""
 
@@ -113,6 +159,7 @@ class Policy:
     fill: tuple[int, int, int] = (0, 0, 0)
     hole_fill: tuple[int, int, int] = (125, 123, 114)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    strength: Strength = field(default_factory=Strength)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sub_policies", tuple(self.sub_policies))
@@ -154,6 +201,39 @@ class Policy:
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
+    def with_strength(
+        self,
+        passes: int | Sequence[float] | None = None,
+        magnitude: float | None = None,
+        probability: float | None = None,
+    ) -> Policy:
+        """The same policy, applied more or less; what is left out stays as it is.
+
+        `passes` is how many sub-policies an image passes through: a number, or the shares of 0, 1, 2, ... of them.
+        """
+        if isinstance(passes, int):
+            if not 0 <= passes <= MOST_PASSES:
+                raise PolicyError(f"passes must be in 0..{MOST_PASSES}, got {passes}")
+            passes = (0.0,) * passes + (1.0,)
+        now = self.strength
+        strength = Strength(
+            now.passes if passes is None else tuple(passes),
+            now.magnitude if magnitude is None else magnitude,
+            now.probability if probability is None else probability,
+        )
+        return replace(self, strength=strength)
+
+    def scaled(self) -> Policy:
+        """The scales of the strength worked into every choice, where they act; only the passes remain beside them."""
+        strength = self.strength
+        if strength.magnitude == 1 and strength.probability == 1:
+            return self
+        subs = tuple(
+            replace(sub, stages=tuple(tuple(_scale(choice, strength) for choice in stage) for stage in sub.stages))
+            for sub in self.sub_policies
+        )
+        return replace(self, sub_policies=subs, strength=Strength(strength.passes))
+
     def discretize(self) -> Policy:
         """One operation per stage: the one with the largest weight (the paper samples it anew each time)."""
         subs = (
@@ -181,6 +261,7 @@ class Policy:
                 {"weight": sub.weight, "stages": [[self._choice(c) for c in stage] for stage in sub.stages]}
                 for sub in self.sub_policies
             ],
+            **({} if self.strength.plain else {"strength": _written(self.strength)}),
             "provenance": dict(self.provenance),
         }
 
@@ -206,11 +287,13 @@ class Policy:
         path = Path(path)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_text(self.to_json(), encoding="utf-8")
             partial.replace(path)
         except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise PolicyError(f"the policy could not be written to {str(path)!r}: {error.strerror}") from error
+            with suppress(OSError):
+                partial.unlink()
+            raise PolicyError(f"the policy could not be written to {str(path)!r}: {reason(error)}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
@@ -263,6 +346,22 @@ class Policy:
         return augment(self, batch, generator, kernels=kernels)
 
 
+def _scale(choice: Choice, strength: Strength) -> Choice:
+    probability = min(1.0, choice.probability * strength.probability)
+    if choice.magnitude is None:
+        return replace(choice, probability=probability)
+    low, high = (min(1.0, end * strength.magnitude) for end in choice.range)
+    return replace(choice, probability=probability, magnitude=(low, high))
+
+
+def _written(strength: Strength) -> dict[str, Any]:
+    return {
+        "passes": list(strength.passes),
+        "magnitude": strength.magnitude,
+        "probability": strength.probability,
+    }
+
+
 def _check_unit(what: str, number: Any, op: str) -> None:
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
         raise PolicyError(f"{what} must be in [0, 1], got {number!r} for op {op!r}")
@@ -285,17 +384,18 @@ def check_colour(what: str, colour: Any) -> tuple[int, int, int]:
 
 _TOP = {
     "$schema", "format", "version", "name", "semantics", "interpolation", "fill", "hole_fill", "spans",
-    "sub_policies", "provenance", "hash",
+    "sub_policies", "strength", "provenance", "hash",
 }  # fmt: skip
 _SUB = {"weight", "stages"}
 _CHOICE = {"op", "weight", "probability", "magnitude", "value", "unit", "sign"}
 _SPAN = {"at_zero", "at_one", "unit"}
+_STRENGTH = {"passes", "magnitude", "probability"}
 
 
 def _read(content: Any) -> Policy:
     _expect_object(content, "a policy")
     if content.get("format") != FORMAT:
-        raise PolicyError(f"'format' must be {FORMAT!r}, got {content.get('format')!r}")
+        raise PolicyError(f"this is no policy file: its 'format' must be {FORMAT!r}, got {content.get('format')!r}")
     if content.get("version") != VERSION:
         raise PolicyError(f"unknown version {content.get('version')!r} of the policy format; choices: {VERSION}")
     _expect_keys(content, _TOP, {"sub_policies"}, "a policy")
@@ -313,6 +413,7 @@ def _read(content: Any) -> Policy:
         fill=content.get("fill", (0, 0, 0)),
         hole_fill=content.get("hole_fill", (125, 123, 114)),
         provenance=_expect_object(content.get("provenance", {}), "'provenance'"),
+        strength=_read_strength(content.get("strength", {})),
     )
     _check_values(policy, content)
     if content.get("hash", policy.hash) != policy.hash:
@@ -329,6 +430,14 @@ def _read_span(name: str, span: Any) -> Span:
         if isinstance(span[key], bool) or not isinstance(span[key], int | float):
             raise PolicyError(f"{key} must be a number, got {span[key]!r} in the span of {name!r}")
     return Span(**span)
+
+
+def _read_strength(strength: Any) -> Strength:
+    _expect_keys(_expect_object(strength, "'strength'"), _STRENGTH, set(), "'strength'")
+    given = dict(strength)
+    if "passes" in given:
+        given["passes"] = tuple(_expect_list(given["passes"], "'passes'"))
+    return Strength(**given)
 
 
 def _read_sub(sub: Any, number: int) -> SubPolicy:

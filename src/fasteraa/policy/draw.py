@@ -1,8 +1,9 @@
 """All randomness of applying a policy: uniform numbers come in, a plain record of what to do comes out.
 
-An image takes `1 + 7 * depth` uniform numbers: one for the sub-policy, then seven for each stage in the order of
-`_PER_STAGE`. The record is decoded from them without further chance, for one image in plain Python (a loader worker)
-or for a batch in torch; both decode the same numbers to the same deeds.
+A pass through a sub-policy takes a block of `1 + 7 * stages` uniform numbers: one for the sub-policy, then seven for
+each stage in the order of `_PER_STAGE`. A policy whose strength asks for other than one pass takes one more number
+before them, for how many, and a block for each. The record is decoded from them without further chance, for one image
+in plain Python (a loader worker) or for a batch in torch; both decode the same numbers to the same deeds.
 """
 
 from __future__ import annotations
@@ -60,9 +61,15 @@ class Plan:
     """A policy laid out for drawing: as lists for one image, as padded arrays for a batch."""
 
     def __init__(self, policy: Policy):
+        policy = policy.scaled()
         self.ops = [find(name) for name in dict.fromkeys(choice.op for choice in policy.choices())]
-        self.depth = policy.depth
-        self.width = 1 + _WIDTH * self.depth
+        self.single = policy.strength.plain
+        self.pass_edges = _edges(policy.strength.passes)
+        self.most = policy.strength.most
+        self.stages_of_pass = policy.depth
+        self.block = 1 + _WIDTH * policy.depth
+        self.depth = policy.depth * self.most  # stages of an image, over all its passes
+        self.width = self.block if self.single else 1 + self.block * self.most
         self.sub_edges = _edges([sub.weight for sub in policy.sub_policies])
         self.stages = [[_stage(stage) for stage in sub.stages] for sub in policy.sub_policies]
         self._arrays: dict[str, Tensor] | None = None
@@ -81,6 +88,13 @@ class Plan:
     # --- one image ---------------------------------------------------------------------------------------------
 
     def decode_one(self, uniform: Sequence[float]) -> list[Deed]:
+        if self.single:
+            return self._decode_pass(uniform)
+        count = bisect_right(self.pass_edges, uniform[0])
+        starts = range(1, 1 + count * self.block, self.block)
+        return [deed for start in starts for deed in self._decode_pass(uniform[start : start + self.block])]
+
+    def _decode_pass(self, uniform: Sequence[float]) -> list[Deed]:
         deeds = []
         at = 1
         for edges, options in self.stages[bisect_right(self.sub_edges, uniform[0])]:
@@ -110,15 +124,25 @@ class Plan:
 
     def decode(self, uniform: Tensor, kernels: bool = False) -> Draw:
         """One Triton kernel, or plain torch; the same record."""
-        device = uniform.device
-        arrays = self.kept(
-            ("arrays", device), lambda: {name: array.to(device) for name, array in self.arrays().items()}
-        )
         if kernels:
             from fasteraa.ops.kernels.draw import decode
 
-            return Draw(*decode(uniform, arrays))
-        u = uniform[:, 1:].reshape(len(uniform), self.depth, _WIDTH)
+            return Draw(*decode(uniform, self._arrays_on(uniform.device), self.most, self.single))
+        if self.single:
+            return self._decode_passes(uniform)
+        # the passes of an image one after the other
+        blocks = uniform[:, 1:].reshape(len(uniform) * self.most, self.block)
+        found = self._decode_passes(blocks)
+        edges = self._arrays_on(uniform.device)["pass_edges"]
+        count = torch.searchsorted(edges, uniform[:, :1].contiguous(), right=True)
+        done = torch.arange(self.most, device=uniform.device) < count  # (B, passes)
+        op = torch.where(done.reshape(-1, 1), found.op, -1)
+        columns = (op, found.magnitude, found.sign, found.hole, found.partner)
+        return Draw(*(c.reshape(len(uniform), self.depth, *c.shape[2:]) for c in columns))
+
+    def _decode_passes(self, uniform: Tensor) -> Draw:
+        arrays = self._arrays_on(uniform.device)
+        u = uniform[:, 1:].reshape(len(uniform), self.stages_of_pass, _WIDTH)
         sub = torch.searchsorted(arrays["sub_edges"], uniform[:, 0].contiguous(), right=True)
         choice = (u[:, :, 0, None] >= arrays["edges"][sub]).sum(2, keepdim=True)
         op, probability, low, high, positive = (
@@ -132,11 +156,17 @@ class Plan:
             partner=u[:, :, 6],
         )
 
+    def _arrays_on(self, device: torch.device) -> dict[str, Tensor]:
+        def send() -> dict[str, Tensor]:
+            return {name: array.to(device) for name, array in self.arrays().items()}
+
+        return self.kept(("arrays", device), send)
+
     def arrays(self) -> dict[str, Tensor]:
         """Padded with options that are never chosen and stages that never act."""
         if self._arrays is None:
             most = max((len(options) for stages in self.stages for _, options in stages), default=1)
-            shape = (len(self.stages), self.depth, most)
+            shape = (len(self.stages), self.stages_of_pass, most)
             filled = {name: torch.zeros(shape, dtype=torch.float64) for name in _Option._fields if name != "op"}
             op, edges = torch.zeros(shape, dtype=torch.int64), torch.full(shape, 1.0, dtype=torch.float64)
             for sub, stages in enumerate(self.stages):
@@ -148,7 +178,8 @@ class Plan:
                         array[sub, k, : len(options)] = torch.tensor(values, dtype=torch.float64)
             # u is below 1, so the last edge is never passed: `choice` stays within the array
             sub_edges = torch.tensor(self.sub_edges, dtype=torch.float64)
-            self._arrays = {**filled, "op": op, "edges": edges, "sub_edges": sub_edges}
+            passes = torch.tensor(self.pass_edges, dtype=torch.float64)
+            self._arrays = {**filled, "op": op, "edges": edges, "sub_edges": sub_edges, "pass_edges": passes}
         return self._arrays
 
 

@@ -12,11 +12,21 @@ from fasteraa.policy.named import NAMES, named
 def find_policy(text: str) -> Policy:
     """`runs/a/policy.json`, the run folder `runs/a`, `trivialaugment-wide` or `randaugment(2,14)`."""
     path = Path(text)
-    if path.is_dir():
-        path = path / "policy.json"
+    if text.strip() and path.is_dir():
+        path = _policy_of_run(path)
     if path.suffix == ".json" or path.is_file():
         return Policy.load(path)
     key = text.split("(")[0].strip().lower()
     if key not in NAMES:
-        raise PolicyError(f"no such policy file, and no policy of that name: {text!r}; {choices_hint(key, NAMES)}")
+        raise PolicyError(
+            f"no policy file, no run folder and no known policy of that name: {text!r}; {choices_hint(key, NAMES)}"
+        )
     return named(text)
+
+
+def _policy_of_run(folder: Path) -> Path:
+    if (folder / "policy.json").exists():
+        return folder / "policy.json"
+    if (folder / "config.toml").exists():
+        raise PolicyError(f"the search in {str(folder)!r} has not ended yet, so it has no policy (--resume goes on)")
+    raise PolicyError(f"the folder {str(folder)!r} is no run folder: it holds no policy.json")

@@ -11,7 +11,7 @@ from typing import Any
 
 from fasteraa.errors import PolicyError, choices_hint
 from fasteraa.ops import Span
-from fasteraa.policy.artifact import Choice, Policy, SubPolicy
+from fasteraa.policy.artifact import FORMAT, Choice, Policy, SubPolicy
 
 _WIDE_POSTERIZE = {"posterize": Span(8, 0, "bit")}  # whole bits are exact eighths of it
 
@@ -29,7 +29,7 @@ def _literal(text: str) -> Any:
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise PolicyError(
             "neither a Fast AutoAugment list [[[name, probability, level], ...], ...] nor a PBA schedule "
-            f"(a list [trial, clone, epochs, epochs, old, new] a line): {error}"
+            "(a list [trial, clone, epochs, epochs, old, new] a line)"
         ) from error
 
 
@@ -235,16 +235,19 @@ def import_file(source: Path, out: Path, epoch: int | None = None) -> list[tuple
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise PolicyError(f"{str(source)!r} could not be read: {reason}") from error
-    phases = read_foreign(text, source.stem)
+    if f'"{FORMAT}"' in text and text.lstrip().startswith("{"):
+        raise PolicyError(f"{str(source)!r} is a policy of fasteraa already: use it as it is")
+    try:
+        phases = read_foreign(text, source.stem)
+    except PolicyError as error:
+        raise PolicyError(f"{str(source)!r}: {error}") from error
     if epoch is not None:
         if epoch < 0:
             raise PolicyError(f"epoch must be at least 0, got {epoch}")
         phases = [max((phase for phase in phases if phase[0] <= epoch), key=lambda phase: phase[0])]
     if len(phases) == 1:
-        out.parent.mkdir(parents=True, exist_ok=True)
         written = [(out, phases[0][1])]
     else:
-        out.mkdir(parents=True, exist_ok=True)
         written = [(out / f"epoch-{start:04d}.json", policy) for start, policy in phases]
     for path, policy in written:
         policy.save(path)

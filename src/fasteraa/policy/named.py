@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,29 +45,34 @@ _WIDE_SPANS = {
 
 
 def named(name: str, **settings: Any) -> Policy:
-    """`named("randaugment", n=2, m=14)` or `named("randaugment(2,14)")`."""
-    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", name)
-    key = match[1].lower() if match else name
+    """`named("randaugment", n=2, m=14)`, `named("randaugment(2, 14)")` or `named("randaugment(n=2, m=14)")`."""
+    key, _, inside = name.partition("(")
+    key, inside = key.strip().lower(), inside.strip()
     if key not in _MAKERS:
         raise PolicyError(f"unknown policy {name!r}: {choices_hint(key, NAMES)}")
     maker = _MAKERS[key]
-    arguments = _arguments(name, match[2] if match else None)
     try:
-        bound = inspect.signature(maker).bind(*arguments, **settings)
-    except TypeError as error:
-        takes = ", ".join(str(p) for p in inspect.signature(maker).parameters.values())
-        raise PolicyError(f"policy {key!r} takes ({takes}): {error}") from error
-    return maker(*bound.args, **bound.kwargs)
+        positional, by_name = _arguments(f"f({inside or ')'}")
+        return maker(*positional, **by_name, **settings)
+    except (TypeError, ValueError, SyntaxError) as error:
+        known = inspect.signature(maker).parameters.values()
+        takes = (
+            f"is written as {key}({', '.join(f'{p.name}={p.default}' for p in known)})" if known else "has no settings"
+        )
+        raise PolicyError(f"policy {key!r} {takes}, got {_as_written(name, settings)!r}") from error
 
 
-def _arguments(name: str, text: str | None) -> Sequence[Any]:
-    if not text or not text.strip():
-        return ()
-    try:
-        values = ast.literal_eval(f"({text},)")
-    except (ValueError, SyntaxError) as error:
-        raise PolicyError(f"the settings of a policy must be numbers, got {name!r}") from error
-    return tuple(values)
+def _arguments(call: str) -> tuple[list[Any], dict[str, Any]]:
+    """`f(2, m=14)` -> [2], {"m": 14}; plain values alone, nothing is executed."""
+    tree = ast.parse(call, mode="eval").body
+    if not isinstance(tree, ast.Call) or any(keyword.arg is None for keyword in tree.keywords):
+        raise SyntaxError(call)
+    by_name = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords}
+    return [ast.literal_eval(value) for value in tree.args], by_name
+
+
+def _as_written(name: str, settings: dict[str, Any]) -> str:
+    return name + (f"({', '.join(f'{key}={value!r}' for key, value in settings.items())})" if settings else "")
 
 
 def none() -> Policy:
@@ -125,6 +129,8 @@ def trivialaugment_wide() -> Policy:
 
 def uniform(operation_count: int = 2, ops: Sequence[str] | None = None) -> Policy:
     """Every stage any operation of the search space, half of the time, at any magnitude."""
+    if operation_count < 1:
+        raise PolicyError(f"uniform needs operation_count >= 1, got {operation_count}")
     stage = tuple(Choice(row.name, 0.5, (0.0, 1.0)) for row in select(ops))
     return Policy((SubPolicy((stage,) * operation_count),), "uniform")
 

@@ -37,9 +37,10 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     """Draws a sub-policy for every sample and applies it: geometry to everything, colour to images alone.
 
     Takes Pillow images, uint8 tensors (C, H, W), batches (B, C, H, W) with a draw per image, numpy arrays (H, W, C),
-    tv_tensors, and samples (dicts, tuples) that hold them. All chance comes from torch's generator, so a seeded
-    DataLoader repeats itself. `pool` (uint8 images (P, C, H, W), or anything indexable that gives images) holds the
-    partners of sample_pairing; batches take them from the batch if there is no pool.
+    tv_tensors, and samples (dicts, tuples) that hold them; in a sample, a plain tensor is the image if it is the first
+    and there is no Pillow image, array or tv_tensors Image or Video, and a label otherwise. All chance comes from
+    torch's generator, so a seeded DataLoader repeats itself. `pool` (uint8 images (P, C, H, W), or anything indexable
+    that gives images) holds the partners of sample_pairing; batches take them from the batch if there is no pool.
     """
 
     _transformed_types = (
@@ -76,16 +77,28 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         return super().forward(*inputs)
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        counts = {count for count in map(_batch_size, flat_inputs) if count is not None}
+        """One draw for the sample, or one for each image of its batch.
+
+        torchvision hands over plain tensors only where the sample holds no image of its own kinds, and then the first
+        alone. An array counts as an image too, so beside one a plain tensor is a label.
+        """
+        labelled = any(map(_is_image_array, flat_inputs))
+        images = [value for value in flat_inputs if not (labelled and _is_pure_tensor(value))]
+        return {"labelled": labelled, **self._draw_for(images)}
+
+    def _draw_for(self, images: list[Any]) -> dict[str, Any]:
+        counts = {count for count in map(_batch_size, images) if count is not None}
         if len(counts) > 1:
             raise ImageError(f"a sample must hold images or one batch, got batches of the sizes {sorted(counts)}")
         if counts:
-            device = _device_of(flat_inputs)
+            device = _device_of(images)
             return {"draw": self._plan.draw(counts.pop(), device=device, kernels=available())}
         return {"uniform": torch.rand(self._plan.width, dtype=torch.float64)}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         draw: Draw | None = params.get("draw")
+        if params["labelled"] and _is_pure_tensor(inpt):
+            return inpt
         if isinstance(inpt, tv_tensors.Video) or (isinstance(inpt, tv_tensors.Image) or _is_pure_tensor(inpt)):
             return self._tensor(inpt, params)
         if draw is not None:

@@ -26,7 +26,22 @@ def describe(policy: Policy) -> str:
         f"{number:3d}. ({sub.weight / total:.0%}) {describe_sub_policy(policy, sub)}"
         for number, sub in enumerate(policy.sub_policies, 1)
     ]
-    return "\n".join([head, *lines])
+    return "\n".join([head, *strength_words(policy), *lines])
+
+
+def strength_words(policy: Policy) -> list[str]:
+    """`strength: 50% of images pass through 1 sub-policy, 50% through 2; magnitudes x1.20`; nothing if plain."""
+    strength = policy.strength
+    if strength.plain:
+        return []
+    shares = [(number, share) for number, share in enumerate(strength.passes) if share]
+    through = ", ".join(f"{share:.0%} through {number}" for number, share in shares)
+    scales = [
+        f"{name} x{scale:.2f}"
+        for name, scale in (("magnitudes", strength.magnitude), ("probabilities", strength.probability))
+        if scale != 1
+    ]
+    return ["strength: of the images pass " + "; ".join([f"{through} sub-policies", *scales])]
 
 
 def describe_sub_policy(policy: Policy, sub: SubPolicy) -> str:

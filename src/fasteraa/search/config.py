@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fasteraa.errors import ConfigError, choices_hint
-from fasteraa.ops import Span
+from fasteraa.errors import ConfigError, FasterAAError, choices_hint
+from fasteraa.ops import Span, check_span, find, select
+from fasteraa.policy.artifact import check_colour
 
 
 def _setting(default: Any, about: str) -> Any:
@@ -54,8 +55,10 @@ class SearchConfig:
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
+            if value is not None and not least <= value < math.inf:
+                raise ConfigError(f"{name} must be a number of at least {least}, got {value}")
+        if self.seed >= 1 << 63:
+            raise ConfigError(f"seed must be below 2**63, got {self.seed}")
         for name in _POSITIVE:
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} must be a positive number, got {getattr(self, name)}")
@@ -68,6 +71,10 @@ class SearchConfig:
                 raise ConfigError(f"unknown {name} {value!r}: {choices_hint(value, choices)}")
         if self.batch_size % 2:
             raise ConfigError(f"batch_size must be even (half of a batch is augmented), got {self.batch_size}")
+        select(self.ops)
+        for name, span in self.spans.items():
+            check_span(find(name), span)
+        check_colour("fill", self.fill)
 
 
 NORMS = ("none", "batch")
@@ -82,9 +89,9 @@ _SHARES = ("beta1", "beta2", "crop", "broken_budget")
 FIELDS = {each.name: each for each in dataclasses.fields(SearchConfig)}
 
 
-def make_config(settings: Mapping[str, Any], where: str = "the settings") -> SearchConfig:
+def make_config(settings: Mapping[str, Any]) -> SearchConfig:
     """A config from plain values (TOML, JSON, flags); unknown names and wrong types are errors."""
-    return SearchConfig(**{name: _converted(name, value, where) for name, value in settings.items()})
+    return SearchConfig(**{name: _converted(name, value) for name, value in settings.items()})
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -101,7 +108,10 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict) or beside:
         wrong = f"{beside[0]!r} beside it" if beside else f"search = {settings!r}"
         raise ConfigError(f"{str(path)!r} must hold the settings at the top level or all in [search], got {wrong}")
-    make_config(settings, f"{str(path)!r}")
+    try:
+        make_config(settings)
+    except FasterAAError as error:
+        raise ConfigError(f"{str(path)!r}: {error}") from error
     return dict(settings)
 
 
@@ -141,22 +151,27 @@ def _toml(value: Any) -> str:
     return repr(value)
 
 
-def _converted(name: str, value: Any, where: str) -> Any:
+_WORDS = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "text", tuple: "a list",
+}  # fmt: skip
+
+
+def _converted(name: str, value: Any) -> Any:
     if name not in FIELDS:
-        raise ConfigError(f"unknown setting {name!r} in {where}: {choices_hint(name, FIELDS)}")
+        raise ConfigError(f"unknown setting {name!r}: {choices_hint(name, FIELDS)}")
     if name == "spans":
-        return _spans(value, where)
+        return _spans(value)
     kinds = _kinds(typing.get_type_hints(SearchConfig)[name])
     if isinstance(value, list | tuple) and tuple in kinds:
         kind = int if name == "fill" else str
         if not all(type(each) is kind for each in value):
-            raise ConfigError(f"{name} must hold {kind.__name__} values, got {value!r} in {where}")
+            raise ConfigError(f"{name} must be a list, each of it {_WORDS[kind]}, got {value!r}")
         return tuple(value)
     if isinstance(value, int) and not isinstance(value, bool) and float in kinds:
         return float(value)
     if type(value) not in kinds:
-        wanted = " or ".join(kind.__name__ for kind in kinds if kind is not types.NoneType)
-        raise ConfigError(f"{name} must be {wanted}, got {value!r} in {where}")
+        wanted = " or ".join(_WORDS[kind] for kind in kinds if kind is not types.NoneType)
+        raise ConfigError(f"{name} must be {wanted}, got {value!r}")
     return value
 
 
@@ -166,9 +181,9 @@ def _kinds(hint: Any) -> set[type]:
     return {typing.get_origin(part) or part for part in parts}
 
 
-def _spans(value: Any, where: str) -> dict[str, Span]:
+def _spans(value: Any) -> dict[str, Span]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"spans must be a table, got {value!r} in {where}")
+        raise ConfigError(f"spans must be a table, got {value!r}")
     spans = {}
     for op, span in value.items():
         if isinstance(span, Span):
@@ -176,9 +191,9 @@ def _spans(value: Any, where: str) -> dict[str, Span]:
         elif (
             isinstance(span, Mapping)
             and set(span) == {"at_zero", "at_one", "unit"}
-            and all(isinstance(span[end], int | float) for end in ("at_zero", "at_one"))
+            and all(type(span[end]) in (int, float) for end in ("at_zero", "at_one"))
         ):
             spans[op] = Span(**span)
         else:
-            raise ConfigError(f"the span of {op!r} must have at_zero, at_one and unit, got {span!r} in {where}")
+            raise ConfigError(f"the span of {op!r} must have at_zero, at_one and unit, got {span!r}")
     return spans

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fasteraa.errors import RunError
+from fasteraa.errors import RunError, reason
 from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
 
 _MAY_CHANGE = ("epochs", "fast")  # settings with which a run may go on that was begun with others
@@ -33,6 +33,7 @@ class RunFolder:
 
     def open_new(self) -> None:
         """Make the folder and see that it can be written, before any work is done."""
+        self._check_is_folder()
         if self.config.exists() or self.checkpoint.exists():
             raise RunError(
                 f"the folder {str(self.path)!r} holds a run already: add --resume to go on with it, or choose another"
@@ -42,12 +43,17 @@ class RunFolder:
             self.write(self.summary, "the search has not ended yet\n")
             self.summary.unlink()
 
+    def _check_is_folder(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"a run needs a folder, {str(self.path)!r} is a file: choose another (--out)")
+
     def begin(self, config: SearchConfig) -> None:
         """From here on the folder holds a run."""
         self.write(self.config, to_toml(config))
 
     def open_old(self, config: SearchConfig) -> None:
         """The run in the folder must have been started with the same settings (more epochs are welcome)."""
+        self._check_is_folder()
         if not self.config.exists():
             raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
         old = vars(make_config(read_config(self.config)))
@@ -118,4 +124,4 @@ def named_trouble(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"{str(path)!r} could not be written: {error.strerror or error}") from error
+        raise RunError(f"{str(path)!r} could not be written: {reason(error)}") from error

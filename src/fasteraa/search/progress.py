@@ -22,6 +22,7 @@ class Epoch:
     seconds: float  # of searching, up to here
 
     def words(self) -> str:
+        """The most telling first: a narrow terminal drops the last."""
         return f"distance {self.distance:.3f}, class loss {self.class_loss:.3f}, change {self.change:.4f}"
 
 
@@ -71,29 +72,34 @@ class Lines(Silent):
         self.say(f"epoch {epoch.epoch}/{self._epochs}: {epoch.words()}, {epoch.seconds:.1f} s")
 
 
+_BAR = 16  # columns of the bar itself
+
+
 class Bar(Silent):
     """A bar with epoch, speed, time left and the latest means: for terminals."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Any = None) -> None:
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
         columns = (
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
-            BarColumn(),
+            BarColumn(bar_width=_BAR),
             TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[words]}"),
         )
-        self._bar = RichProgress(*columns, refresh_per_second=5)
+        self._bar = RichProgress(*columns, console=console, refresh_per_second=5)
         self._task: Any = None
         self._began = time.monotonic()
         self._steps = 0
+        self._epochs = 0
 
     def say(self, text: str) -> None:
         self._bar.console.print(text, markup=False, highlight=False)
 
     def start(self, epochs: int, steps: int, done: int) -> None:
+        self._epochs = epochs
         fields: dict[str, Any] = {"epoch": done // steps + 1, "epochs": epochs, "words": "", "speed": ""}
         self._task = self._bar.add_task("search", total=epochs * steps, completed=done, **fields)
         self._began = time.monotonic()
@@ -105,7 +111,16 @@ class Bar(Silent):
         self._bar.update(self._task, advance=1, speed=f"{speed:.1f} steps/s")
 
     def epoch(self, epoch: Epoch) -> None:
-        self._bar.update(self._task, epoch=epoch.epoch, words=epoch.words())
+        self._bar.update(self._task, epoch=epoch.epoch, words=self._room_for(epoch))
+
+    def _room_for(self, epoch: Epoch) -> str:
+        """As many of the means as fit beside the rest; the first are the ones to look at."""
+        taken = len(f"epoch {self._epochs}/{self._epochs} ") + _BAR + len(" 1000.0 steps/s 0:00:00 ")
+        room = self._bar.console.width - taken
+        words = epoch.words()
+        while len(words) > room and words:
+            words = words.rpartition(", ")[0]
+        return words
 
     def stop(self) -> None:
         self._bar.stop()

@@ -18,8 +18,8 @@ from torch import Generator, Tensor
 
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
-from fasteraa.errors import ConfigError, RunError
-from fasteraa.nets import Critic, build
+from fasteraa.errors import ConfigError, RunError, Stopped
+from fasteraa.nets import Critic, build, make_primitive
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig, to_settings
@@ -58,20 +58,22 @@ def search(
     """
     config, progress = config or SearchConfig(), progress or Silent()
     if max_minutes is not None and not max_minutes >= 0:
-        raise ConfigError(f"max_minutes must be at least 0, got {max_minutes}")
+        raise ConfigError(f"max_minutes (--max-minutes) must be at least 0, got {max_minutes}")
+    place = find_device(device)
+    check_backbone(config)
     folder = RunFolder(Path(out)) if out is not None else None
     if folder is not None:
         folder.open_old(config) if resume else folder.open_new()
     elif resume:
         raise ConfigError("resume needs the folder of the run: out=...")
     data = source if isinstance(source, ImageSet) else _load(source, config, data_root)
-    run = Run(data, config, find_device(device), folder, progress)
+    run = Run(data, config, place, folder, progress)
     if folder is not None:
         run.describe_data()
         if resume:
             run.load()
-        else:
-            folder.begin(config)
+        folder.begin(config)  # when resuming, the number of epochs may be another
+        if not resume:
             run.start.save(folder.start)
     return run.go(max_minutes)
 
@@ -83,8 +85,12 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"unknown device {name!r}; choices: auto, cpu, cuda, cuda:0, ...") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {name!r} is not supported; choices: auto, cpu, cuda, cuda:0, ...")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {name!r} was asked for, but torch sees no CUDA device; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA devices")
     return device
 
 
@@ -109,6 +115,19 @@ def choose_backbone(name: str, side: int, device: torch.device) -> str:
     return "wrn-40-2" if side <= 64 else "resnet-50"
 
 
+def check_backbone(config: SearchConfig) -> None:
+    """Build the network once without its weights: a wrong name must be noticed before images are read."""
+    if config.backbone == "auto":
+        return
+    device = "cpu" if config.backbone.startswith("timm:") else "meta"  # some of timm's look at values while they start
+    with seeded(0), torch.device(device):
+        make_primitive(build(config.backbone, 1, config.size, norm=_norm(config)))
+
+
+def _norm(config: SearchConfig) -> str:
+    return "none" if config.critic_norm == "none" else "primitive"
+
+
 class Run:
     """Everything a search changes, and the loop that changes it."""
 
@@ -117,8 +136,8 @@ class Run:
     ):
         if len(data) < config.batch_size:
             raise ConfigError(
-                f"a step needs batch_size = {config.batch_size} images, {data.name!r} has {len(data)}: "
-                "lower --batch-size"
+                f"a step needs batch_size = {config.batch_size} images, {data.name!r} has {len(data)}: lower "
+                f"--batch-size to an even number of at most {len(data)}"
             )
         self.data, self.config, self.device, self.folder, self.progress = data, config, device, folder, progress
         self.backbone = choose_backbone(config.backbone, min(data.size), device)
@@ -137,8 +156,7 @@ class Run:
         self.start = self.policy.freeze("start", {"seed": config.seed})
         self.policy = self.policy.to(device)
         with seeded(config.seed):
-            norm = "none" if config.critic_norm == "none" else "primitive"
-            backbone = build(self.backbone, len(data.classes), min(data.size), norm=norm)
+            backbone = build(self.backbone, len(data.classes), min(data.size), norm=_norm(config))
             critic = Critic(backbone, len(data.classes)).to(device)
         self.images, self.labels = data.images.to(device), data.labels.to(device)
         self.step = make_step(critic, self.policy, Normalise.of(self.images), config)
@@ -158,7 +176,7 @@ class Run:
         self.progress.start(self.config.epochs, self.steps_per_epoch, done)
         began = time.monotonic() - self.seconds
         try:
-            with signals() as caught, memory_advice():
+            with signals() as caught, memory_advice(), _repeatable(self.device):
                 while self.epoch < self.config.epochs and not caught and time.monotonic() < end:
                     self._one_step()
                     self.seconds = time.monotonic() - began
@@ -174,18 +192,35 @@ class Run:
             self.order = torch.randperm(len(self.labels), generator=self.generator, device=self.device)
         first = self.step_of_epoch * self.config.batch_size
         pair = self.order[first : first + self.config.batch_size]  # B' and B, one after the other
-        self.sums += self.step(self.images[pair], self.labels[pair], self.generator)
+        try:
+            self.sums += self.step(self.images[pair], self.labels[pair], self.generator)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or self._finite():
+                raise
+            raise self._not_finite() from error  # a pixel that is no number is no index into a table either
         self.step_of_epoch += 1
+
+    def _finite(self) -> bool:
+        try:
+            return bool(torch.isfinite(self._parameters()).all() & torch.isfinite(self.sums).all().cpu())
+        except RuntimeError:  # a GPU does not answer any more after an index out of bounds
+            return False
+
+    def _not_finite(self) -> RunError:
+        kept = ""
+        if self.folder and self.epoch:
+            kept = f" The last good state (epoch {self.epoch}) is in {str(self.folder.path)!r}."
+        lower = min(self.config.learning_rate / 10, 1e-3)
+        return RunError(
+            f"a loss was not finite in epoch {self.epoch + 1}.{kept} Try a lower learning_rate (--set "
+            f"learning_rate={lower:g}), or a larger batch_size (--batch-size)"
+        )
 
     def _end_epoch(self) -> None:
         means = (self.sums / self.steps_per_epoch).tolist()  # the only wait for the device in an epoch
         now = self._parameters()
         if not all(map(math.isfinite, means)) or not bool(torch.isfinite(now).all()):
-            kept = f" The last good state (epoch {self.epoch}) is in {str(self.folder.path)!r}." if self.folder else ""
-            raise RunError(
-                f"a loss was not finite in epoch {self.epoch + 1}.{kept} Try a lower learning_rate, or a larger "
-                "batch_size"
-            )
+            raise self._not_finite()
         self.epoch, self.step_of_epoch = self.epoch + 1, 0
         self.sums.zero_()
         change, from_start = (float((now - then).abs().mean()) for then in (self.trajectory[-1], self.trajectory[0]))
@@ -198,16 +233,17 @@ class Run:
             self.folder.append_metrics(asdict(row))
             self.save()
 
-    def _end(self, caught: list[str]) -> SearchResult:
+    def _end(self, caught: list[signal.Signals]) -> SearchResult:
         finished = self.epoch >= self.config.epochs
         policy = self.policy.freeze(f"found on {self.data.name}", self.provenance(finished))
         if self.folder is not None:
-            if not finished and bool(torch.isfinite(self._parameters()).all() & torch.isfinite(self.sums).all()):
+            if not finished and self._finite():
                 self.save()
             if caught:
-                raise RunError(
-                    f"stopped by {caught[0]} in epoch {self.epoch + 1}; everything is saved in "
-                    f"{str(self.folder.path)!r}: add --resume to go on"
+                raise Stopped(
+                    f"stopped by {caught[0].name} in epoch {self.epoch + 1}; everything is saved in "
+                    f"{str(self.folder.path)!r}: add --resume to go on",
+                    caught[0],
                 )
             policy.save(self.folder.policy)
         elif caught:
@@ -252,7 +288,15 @@ class Run:
             return
         for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
             if state[what] != mine:
-                raise RunError(f"the run in {str(self.folder.path)!r} had other {what}: {state[what]}, now {mine}")
+                raise RunError(
+                    f"the run in {str(self.folder.path)!r} had other {what} ({state[what][:16]}, now {mine[:16]}): "
+                    "resume it with the source and the settings it was started with"
+                )
+        if state["epoch"] > self.config.epochs:
+            raise RunError(
+                f"the run in {str(self.folder.path)!r} has {state['epoch']} epochs behind it, more than epochs = "
+                f"{self.config.epochs}"
+            )
         self.step.critic.load_state_dict(state["critic"])
         self.policy.load_state_dict(state["policy"])
         load_optimiser(self.step.critic_optimiser, state["critic_optimiser"])
@@ -314,13 +358,32 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def signals() -> Iterator[list[str]]:
+def _repeatable(device: torch.device) -> Iterator[None]:
+    """On a CPU, sums in a fixed order: else the gradient of an indexed tensor of 32,768 values depends on the threads.
+
+    On a GPU this would end in an error, because `grid_sample` has no backward with a fixed order there.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic
+    filling = memory.fill_uninitialized_memory
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+        memory.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        memory.fill_uninitialized_memory = filling
+
+
+@contextmanager
+def signals() -> Iterator[list[signal.Signals]]:
     """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one gets through."""
-    caught: list[str] = []
+    caught: list[signal.Signals] = []
     previous: dict[int, Any] = {}
 
     def note(number: int, frame: Any) -> None:
-        caught.append(signal.Signals(number).name)
+        caught.append(signal.Signals(number))
         signal.signal(number, previous[number])
 
     try:
@@ -341,8 +404,11 @@ def signals() -> Iterator[list[str]]:
 def memory_advice() -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        what = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "the machine"
         raise RunError(
-            "the GPU ran out of memory: lower --batch-size, --size or the backbone, or add --resume to go on from the "
+            f"{what} ran out of memory: lower --batch-size, --size or the backbone, or add --resume to go on from the "
             "last checkpoint with the memory of another program freed"
         ) from error

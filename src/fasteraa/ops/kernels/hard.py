@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fasteraa.images import fill_for
-from fasteraa.ops import blend, erase, tone, warp
+from fasteraa.ops import blend, erase, forward, tone, warp
 from fasteraa.ops.declare import Op
 from fasteraa.ops.forward import Spans
 
@@ -54,6 +54,9 @@ CODES: dict[Op, tl.constexpr] = {
     warp.flip: FLIP,
     erase.cutout: CUTOUT,
 }
+# what a value is measured in: as it is, shares of a side, pixels that are counted
+AS_IS, OF_WIDTH, OF_HEIGHT, COUNTED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+FINE = tl.constexpr(float(forward.FINE))
 _TILE = 1024  # pixels of one program
 _ITEMS = 64  # images x stages of one program of `_prepare`
 
@@ -77,14 +80,15 @@ def _prepare(
     drawn = tl.load(op + item, mask=ok, other=-1)
     acts = drawn >= 0
     code = tl.load(codes + drawn, mask=acts, other=0)
-    # the physical value, as Span.value and `physical` reckon it
+    # the physical value, as `physical` reckons it: shares of a side in pixels
     span = spans + drawn * 4
     at_zero, extent = tl.load(span, mask=acts, other=0.0), tl.load(span + 1, mask=acts, other=0.0)
     signed, unit = tl.load(span + 2, mask=acts, other=0.0), tl.load(span + 3, mask=acts, other=0.0)
     wide, high = width.to(tl.float64), height.to(tl.float64)
-    side = tl.where(unit == 1, wide, tl.where(unit == 2, high, 1.0))
     s = tl.where(signed > 0, tl.load(sign + item, mask=acts, other=1.0), 1.0)
-    v = (at_zero + s * tl.load(magnitude + item, mask=acts, other=0.0) * extent) / side
+    v = at_zero + s * tl.load(magnitude + item, mask=acts, other=0.0) * extent
+    v *= tl.where(unit == OF_WIDTH, wide, tl.where(unit == OF_HEIGHT, high, 1.0))
+    v = tl.where(unit == COUNTED, tl.floor(v * FINE + 0.5) / FINE, v)
     # warps: six coefficients, as the rows give them
     angle = tl.where(code == ROTATE, v, 0.0) * 0.017453292519943295
     cos, sin = tl.cos(angle), tl.sin(angle)
@@ -92,17 +96,17 @@ def _prepare(
     turned = code == ROTATE
     a = tl.where(turned, cos, tl.where(code == FLIP, -1.0, 1.0))
     b = tl.where(turned, -sin, tl.where(code == SHEAR_X, v, 0.0))
-    c = tl.where(turned, x - x * cos + y * sin, tl.where(code == TRANSLATE_X, v * wide, 0.0))
+    c = tl.where(turned, x - x * cos + y * sin, tl.where(code == TRANSLATE_X, v, 0.0))
     c = tl.where(code == FLIP, wide, c)
     d = tl.where(turned, sin, tl.where(code == SHEAR_Y, v, 0.0))
     e = tl.where(turned, cos, 1.0)
-    f = tl.where(turned, y - x * sin - y * cos, tl.where(code == TRANSLATE_Y, v * high, 0.0))
+    f = tl.where(turned, y - x * sin - y * cos, tl.where(code == TRANSLATE_Y, v, 0.0))
     is_warp = (code >= SHEAR_X) & (code <= FLIP)
     turns = (b != 0) | (d != 0)
     kind = tl.where(is_warp, tl.where(turns, TURN, SHIFT), code)
     # cutout: corners, included; a box of size 0 has none
     cuts = code == CUTOUT
-    extent = tl.where(cuts, v * wide, 0.0)
+    extent = tl.where(cuts, v, 0.0)
     left = _corner(tl.load(hole + 2 * item, mask=acts, other=0.0) * wide - extent / 2)
     top = _corner(tl.load(hole + 2 * item + 1, mask=acts, other=0.0) * high - extent / 2)
     right, bottom = tl.minimum(left + extent, wide), tl.minimum(top + extent, high)
@@ -336,9 +340,7 @@ class Rules:
     """What the operations of a policy mean to the kernels: tensors on the device, an entry per operation."""
 
     codes: Tensor  # int32; 0 where there is no kernel
-    spans: (
-        Tensor  # float64 (N, 4): value at zero, extent, signed or not, unit (1: pixels of the width, 2: of the height)
-    )
+    spans: Tensor  # float64 (N, 4): value at zero, extent, signed or not, what it is measured in
     missing: tuple[int, ...]  # operations that have no kernel
     tables: bool  # is there an operation that needs one?
 
@@ -353,12 +355,15 @@ def rules_of(ops: Sequence[Op], spans: Spans, device: torch.device) -> Rules:
     )
 
 
+_UNITS = {"width": OF_WIDTH, "height": OF_HEIGHT}
+
+
 def _span_of(row: Op, spans: Spans) -> tuple[float, float, float, float]:
     span = spans.get(row.name, row.span)
     if span is None or row.span is None:
         return 0.0, 1.0, 0.0, 0.0  # the magnitude as it is
-    unit = 0.0 if span.unit != "px" else 1.0 if row.span.unit == "width" else 2.0
-    return span.at_zero, span.at_one - span.at_zero, float(row.signed), unit
+    measured = _UNITS.get(span.unit, AS_IS) if span.unit != "px" else COUNTED if row.discrete else AS_IS
+    return span.at_zero, span.at_one - span.at_zero, float(row.signed), float(measured.value)
 
 
 class Stages:

@@ -1,0 +1,81 @@
+"""A mistake on the command line in one line: what is wrong, what was given, what there is, where the help is.
+
+Typer brought its own copy of click at some time, so errors are known here by what they carry, not by their class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any
+
+from fasteraa.errors import ConfigError
+
+
+def is_usage_error(error: BaseException) -> bool:
+    """Raised by the parser, not by a command?"""
+    return callable(getattr(error, "format_message", None))
+
+
+def usage_error(error: Any, root: Any, words: Sequence[str]) -> ConfigError | SystemExit:
+    """Our error for the parser's. A group without a command is no mistake: its help is printed."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message())
+        return SystemExit(0)
+    return ConfigError(usage_line(error, root, words))
+
+
+def usage_line(error: Any, root: Any, words: Sequence[str]) -> str:
+    path, command = find_command(root, words)
+    said = error.format_message().strip().rstrip(".")
+    parameter = getattr(error, "param", None)
+    if hasattr(error, "possibilities"):
+        said = f"no such flag {error.option_name}{_nearest(error.option_name, command)}"
+    elif parameter is not None and type(error).__name__ == "MissingParameter":
+        said += f" ({parameter.help.rstrip('.')})" if getattr(parameter, "help", None) else ""
+    elif parameter is not None:
+        said = _wrong_value(error, parameter, words)
+    elif hasattr(command, "commands"):
+        said = _joined(said, f"commands: {', '.join(sorted(command.commands))}")
+    elif type(error).__name__ == "UsageError":
+        said += " (a name with spaces goes in quotes)"
+    return _joined(_lower(" ".join(said.split())), f"see {' '.join(path)} --help")
+
+
+def find_command(root: Any, words: Sequence[str]) -> tuple[list[str], Any]:
+    """The command that the words lead to, and the words that name it."""
+    path, command = ["fasteraa"], root
+    for word in words:
+        inner = getattr(command, "commands", {}).get(word)
+        if inner is not None:
+            path, command = [*path, word], inner
+        elif not word.startswith("-"):
+            break
+    return path, command
+
+
+def _nearest(flag: str, command: Any) -> str:
+    known = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    near = get_close_matches(flag, [name for name in known if name.startswith("--")], n=1)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+def _wrong_value(error: Any, parameter: Any, words: Sequence[str]) -> str:
+    names = (*parameter.opts, *parameter.secondary_opts)
+    return f"wrong value{_given(names, words)} for {' / '.join(names)}: {_lower(error.message).rstrip('.')}"
+
+
+def _given(names: Sequence[str], words: Sequence[str]) -> str:
+    """What stands behind the flag; the last one counts."""
+    values = [value for name, value in pairwise(words) if name in names]
+    values += [value for word in words for name, equals, value in [word.partition("=")] if equals and name in names]
+    return f" {values[-1]!r}" if values else ""
+
+
+def _joined(first: str, second: str) -> str:
+    return f"{first} {second}" if first.endswith("?") else f"{first}; {second}"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
