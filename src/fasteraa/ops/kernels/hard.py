@@ -387,11 +387,12 @@ class Stages:
         size = count * self.channels * 256 if rules.tables else 1
         self.tables = torch.empty(size, dtype=torch.uint8, device=batch.device)
         items = count * depth
-        _prepare[(triton.cdiv(items, _ITEMS),)](
-            *drawn, rules.codes, rules.spans, self.whole, self.real,
-            items, count, depth, self.height, self.width, len(partners),
-            ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
-        )  # fmt: skip
+        if items:
+            _prepare[(triton.cdiv(items, _ITEMS),)](
+                *drawn, rules.codes, rules.spans, self.whole, self.real,
+                items, count, depth, self.height, self.width, len(partners),
+                ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
+            )  # fmt: skip
 
     def apply(self, stage: int, source: Tensor) -> Tensor:
         """One stage: a new batch. Images that drew an operation without a kernel are copied."""
