@@ -9,6 +9,8 @@ from difflib import get_close_matches
 class FasterAAError(Exception):
     """Base of every error that is the caller's to mend; the CLI prints it as one line and exits with 2."""
 
+    exit_code = 2
+
 
 class PolicyError(FasterAAError):
     """A policy, or a file that should hold one, is not valid."""
@@ -22,12 +24,26 @@ class DataError(FasterAAError):
     """A data source cannot be read as images with labels."""
 
 
+class SplitError(DataError):
+    """A data source has no split of that name."""
+
+
 class ConfigError(FasterAAError):
     """A setting has an unknown name or an impossible value."""
 
 
 class RunError(FasterAAError):
     """A run could not go on; its folder holds the last good state."""
+
+
+class OutOfTime(RunError):
+    """A time limit ended a run; its folder holds the state to go on from."""
+
+
+class Interrupted(RunError):
+    """Somebody ended a run; what was finished is kept."""
+
+    exit_code = 130  # as shells number an end by Ctrl-C
 
 
 def choices_hint(wrong: str, known: Iterable[str]) -> str:

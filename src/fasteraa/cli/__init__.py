@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command; a user's mistake ends with one line and exit code 2, never with a traceback."""
+    """Run the command; a user's mistake ends with one line and exit code 2 (Ctrl-C: 130), never with a traceback."""
     from fasteraa.cli.app import app
     from fasteraa.errors import FasterAAError
 
@@ -14,7 +14,7 @@ def main() -> None:
         app()
     except FasterAAError as error:
         print(f"fasteraa: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output has seen enough
         sys.stderr.close()
         sys.exit(1)

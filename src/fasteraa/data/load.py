@@ -53,10 +53,10 @@ def load(
         download: let torchvision fetch a named set that is not there.
         progress: called with (done, total) while images are decoded.
     """
-    wanted = Wanted(_size(size), subset, _seed(seed), _budget(broken_budget), Look(_background(background), exif))
+    wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), Look(_background(background), exif))
     opened = open_source(source, data_root, download)
     listing = restrict(opened.listing(split), classes, seed)
-    _check_not_empty(listing, opened.name, split)
+    check_not_empty(listing, opened.name, split)
     return gather(listing, opened.name, wanted, progress)
 
 
@@ -73,7 +73,7 @@ def restrict(listing: Listing, classes: int | Sequence[str] | None, seed: int) -
     return listing.restrict(names)
 
 
-def _check_not_empty(listing: Listing, name: str, split: str) -> None:
+def check_not_empty(listing: Listing, name: str, split: str) -> None:
     """A class folder without images is a slip in a training set; a test set may lack a class."""
     if not len(listing):
         raise DataError(f"{name} has no images in split {split!r}")
@@ -85,7 +85,7 @@ def _check_not_empty(listing: Listing, name: str, split: str) -> None:
         )
 
 
-def _size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+def as_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     if size is None:
         return None
     pair = (size, size) if isinstance(size, int) else tuple(size)

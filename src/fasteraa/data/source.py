@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from fasteraa.data.labels import Labels
-from fasteraa.errors import DataError
+from fasteraa.errors import DataError, SplitError
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -78,7 +78,7 @@ class Source:
             if name in self.splits:
                 with readable(self.name):
                     return self.splits[name]()
-        raise DataError(
+        raise SplitError(
             f"{self.name} has no split {split!r}; choices: {', '.join(self.splits)}. For held-out images add a test/ "
             "or val/ folder beside train/ (or a split column), or divide one set with ImageSet.split(fraction, seed)"
         )

@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fasteraa._version import __version__
-from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError, RunError
-from fasteraa.evaluate.feed import DeviceFeed, Feed
+from fasteraa.errors import ConfigError, OutOfTime, RunError
+from fasteraa.evaluate.feed import Feed, epoch_seed
+from fasteraa.evaluate.listed import Images
+from fasteraa.evaluate.loader import make_feed, plain_batches
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.nets import build
 from fasteraa.policy.artifact import Policy
@@ -32,6 +33,7 @@ from fasteraa.search.step import Normalise
 
 _SAVE_EVERY_S = 60.0  # checkpoints of a training run
 Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
+Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class Trained:
 
 
 def train(
-    data: ImageSet,
-    held_out: ImageSet,
+    data: Images,
+    held_out: Images,
     policy: Policy,
     recipe: TrainRecipe,
     seed: int = 0,
@@ -59,14 +61,15 @@ def train(
     device: str = "auto",
     checkpoint: Path | None = None,
     tell: Tell | None = None,
+    until: Until | None = None,
 ) -> Trained:
     """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run goes on from there."""
     if data.classes != held_out.classes:
         raise ConfigError("training and held-out images must have the same classes")
     place = find_device(device)
     training = Training(data, policy, recipe, seed, place)
-    with memory_advice():
-        training.go(checkpoint, tell)
+    with memory_advice("lower --batch-size, --size or --jobs, or take a smaller --network"):
+        training.go(checkpoint, tell, until)
         wrong, wrong5 = training.measure(held_out)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
@@ -86,12 +89,12 @@ def train(
 class Training:
     """Everything a training run changes, and the loop that changes it."""
 
-    def __init__(self, data: ImageSet, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
+    def __init__(self, data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
         self.recipe, self.device, self.seed = recipe, device, seed
         with seeded(seed):
             network = build(recipe.network, len(data.classes), min(data.size))
         self.network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.feed: Feed = DeviceFeed(data, policy, recipe, seed, device)
+        self.feed: Feed = make_feed(data, policy, recipe, seed, device)
         self.half = _is_half(recipe.precision, device)
         self.rate = torch.tensor(0.0, device=device)
         self.optimiser = _optimiser(self.network, recipe, self.rate)
@@ -99,7 +102,8 @@ class Training:
         self.epoch, self.loss = 0, math.nan
         self.seconds, self.setup_seconds = 0.0, 0.0
 
-    def go(self, checkpoint: Path | None = None, tell: Tell | None = None) -> None:
+    def go(self, checkpoint: Path | None = None, tell: Tell | None = None, until: Until | None = None) -> None:
+        """All epochs that are left. A signal or the time limit ends it after an epoch, with the state saved."""
         self.network.train()
         if checkpoint is not None and checkpoint.exists():
             self._load(checkpoint)
@@ -116,15 +120,20 @@ class Training:
                 if tell is not None:
                     tell(self.epoch, self.recipe.epochs, self.loss)
                 due = time.monotonic() - saved > _SAVE_EVERY_S and self.epoch < self.recipe.epochs
-                if checkpoint is not None and (due or caught):
+                late = until is not None and time.time() > until() and self.epoch < self.recipe.epochs
+                if checkpoint is not None and (due or late or caught):
                     self._save(checkpoint)
                     saved = time.monotonic()
                 if caught:
-                    break
-        if caught and self.epoch < self.recipe.epochs:
-            raise KeyboardInterrupt(caught[0])
+                    raise KeyboardInterrupt(caught[0])
+                if late:
+                    raise OutOfTime(f"time was up after {self.epoch} of {self.recipe.epochs} epochs")
 
     def _one_epoch(self) -> None:
+        with network_draws(epoch_seed(self.seed, self.epoch), self.device):
+            self._all_steps()
+
+    def _all_steps(self) -> None:
         total = torch.zeros((), device=self.device)
         for number, (images, labels) in enumerate(self.feed.epoch(self.epoch)):
             self.rate.fill_(self.recipe.rate(self.epoch * self.feed.steps + number, self.feed.steps))
@@ -154,19 +163,18 @@ class Training:
         return out.float()
 
     @torch.no_grad()
-    def measure(self, held_out: ImageSet) -> tuple[float, float]:
+    def measure(self, held_out: Images) -> tuple[float, float]:
         """Errors in %: of the first guess, and of the first five."""
         self.network.eval()
-        wrong = wrong5 = 0
-        batch = max(256, self.recipe.batch_size)
-        parts = zip(torch.split(held_out.images, batch), torch.split(held_out.labels, batch), strict=True)
-        for images, labels in parts:
-            x = self.feed.normalise(images.to(self.device).float() / 255)
+        wrong = wrong5 = count = 0
+        for images, labels in plain_batches(held_out, self.recipe, max(256, self.recipe.batch_size), self.device):
+            x = self.feed.normalise(images.float() / 255)
             guesses = self.logits(x.contiguous(memory_format=torch.channels_last)).topk(min(5, len(held_out.classes)))
-            hits = guesses.indices == labels.to(self.device)[:, None]
+            hits = guesses.indices == labels[:, None]
+            count += len(labels)
             wrong += len(labels) - int(hits[:, 0].sum())
             wrong5 += len(labels) - int(hits.sum())
-        return 100 * wrong / len(held_out), 100 * wrong5 / len(held_out)
+        return 100 * wrong / count, 100 * wrong5 / count
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -189,6 +197,12 @@ class Training:
             raise RunError(
                 f"the checkpoint {str(path)!r} could not be read: {error}; remove it to start anew"
             ) from error
+        try:
+            self._take(state)
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise RunError(f"the checkpoint {str(path)!r} is of another run: remove it to start anew") from error
+
+    def _take(self, state: dict[str, Any]) -> None:
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         for group in self.optimiser.param_groups:
@@ -239,6 +253,14 @@ def tuned_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
+@contextmanager
+def network_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """What a network draws while it trains (Shake-Shake, dropout) comes from the seed; the caller's state is kept."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
 def _like_first(feed: Feed) -> tuple[Tensor, Tensor]:
     return next(iter(feed.epoch(0)))
 
@@ -276,7 +298,7 @@ def _is_half(precision: str, device: torch.device) -> bool:
 
 
 def _provenance(
-    data: ImageSet, held_out: ImageSet, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device
+    data: Images, held_out: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device
 ) -> dict[str, Any]:
     return {
         "data": {"name": data.name, "images": len(data), "fingerprint": data.fingerprint},

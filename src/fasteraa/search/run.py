@@ -338,11 +338,11 @@ def signals() -> Iterator[list[str]]:
 
 
 @contextmanager
-def memory_advice() -> Iterator[None]:
+def memory_advice(
+    advice: str = "lower --batch-size, --size or the backbone, or add --resume to go on from the last checkpoint with "
+    "the memory of another program freed",
+) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise RunError(
-            "the GPU ran out of memory: lower --batch-size, --size or the backbone, or add --resume to go on from the "
-            "last checkpoint with the memory of another program freed"
-        ) from error
+        raise RunError(f"the GPU ran out of memory: {advice}") from error
