@@ -33,7 +33,7 @@ def judge_of(arena: Arena, recipe: TrainRecipe) -> Judge:
     try:
         network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:
-        raise RunError(f"the network {str(file)!r} cannot be read ({error}): remove it to train it again") from error
+        raise RunError(f"the network {str(file)!r} cannot be read: remove it to train it again") from error
     network = network.to(device).eval()
     normalise = on(device, Normalise.of(_images(arena.data)))
 

@@ -194,8 +194,9 @@ class Training:
         try:
             state = torch.load(path, map_location=self.device, weights_only=True)
         except Exception as error:
+            reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
             raise RunError(
-                f"the checkpoint {str(path)!r} could not be read: {error}; remove it to start anew"
+                f"the checkpoint {str(path)!r} could not be read ({reason}): remove it to start anew"
             ) from error
         try:
             self._take(state)
