@@ -80,25 +80,29 @@ def caption(comparison: Comparison) -> str:
 
 def to_markdown(comparison: Comparison) -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    lines += [f"| {' | '.join(cells(row))} |" for row in comparison.rows]
+    lines += [markdown_row(cells(row)) for row in comparison.rows]
     note = f"\n{comparison.missing} runs are missing.\n" if comparison.missing else ""
     return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n{note}\n{sentence(comparison)}\n"
+
+
+def markdown_row(parts: Sequence[str]) -> str:
+    return "| " + " | ".join(part.replace("|", "\\|") for part in parts) + " |"
 
 
 def publish(comparison: Comparison, folder: Path) -> None:
     """comparison.json, comparison.md and comparison.svg."""
     files = RunFolder(folder)
-    files.write(folder / "comparison.json", json.dumps(_plain(comparison.to_dict()), indent=1) + "\n")
+    files.write(folder / "comparison.json", json.dumps(plain(comparison.to_dict()), indent=1) + "\n")
     files.write(folder / "comparison.md", to_markdown(comparison))
     files.write(folder / "comparison.svg", to_svg(comparison))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no infinity: an interval of one run is null."""
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

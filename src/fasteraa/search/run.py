@@ -401,14 +401,14 @@ def signals() -> Iterator[list[signal.Signals]]:
 
 
 @contextmanager
-def memory_advice() -> Iterator[None]:
+def memory_advice(
+    advice: str = "lower --batch-size, --size or the backbone, or add --resume to go on from the last checkpoint with "
+    "the memory of another program freed",
+) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         what = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "the machine"
-        raise RunError(
-            f"{what} ran out of memory: lower --batch-size, --size or the backbone, or add --resume to go on from the "
-            "last checkpoint with the memory of another program freed"
-        ) from error
+        raise RunError(f"{what} ran out of memory: {advice}") from error
