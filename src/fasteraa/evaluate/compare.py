@@ -26,13 +26,14 @@ from fasteraa.evaluate.arena import Arena, open_arena
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
-from fasteraa.evaluate.trainer import Until, save_network, train
+from fasteraa.evaluate.trainer import Job, Trained, Until, save_network, train_together
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import named
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.run import choose_backbone, find_device
 
+_WORTH_COMPILING = 12_000  # steps: compiling takes half a minute and saves some 2 ms a step
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
 Say = Callable[[str], None]
 
@@ -86,7 +87,7 @@ class Row:
     error: Estimate
     against: Mapping[str, Estimate]  # yardstick -> difference in points, paired by seed
     search_seconds: float | None
-    train_seconds: float
+    train_seconds: float  # of a run; of runs side by side, their share
 
 
 @dataclass(frozen=True)
@@ -194,13 +195,23 @@ def run_cells(
 def _results(
     arena: Arena, cells: Sequence[Cell], jobs: int, threads: int | None, until: float
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Cells with their records, as they are finished; those for which time ran out are left out."""
-    if jobs > 1:
+    """Cells with their records, as they are finished; those for which time ran out are left out.
+
+    On a CPU (`threads` of it for each) several at once are processes, on a GPU branches of one graph.
+    """
+    if jobs > 1 and threads is not None:
         yield from _pooled(arena, cells, jobs, threads, until)
         return
-    for cell in cells:
+    fuse = _pays(arena, cells)
+    for first in range(0, len(cells), jobs):
+        group = cells[first : first + jobs]
         with suppress(OutOfTime):
-            yield cell, run_cell(arena, cell, until=lambda: until)
+            yield from zip(group, run_group(arena, group, until=lambda: until, fuse=fuse), strict=True)
+
+
+def _pays(arena: Arena, cells: Sequence[Cell]) -> bool:
+    """Is there enough to train for compiling to pay?"""
+    return sum(cell.recipe.epochs * len(arena.data) // cell.recipe.batch_size for cell in cells) >= _WORTH_COMPILING
 
 
 def _pooled(
@@ -275,40 +286,49 @@ def _work(cell: Cell) -> dict[str, Any]:
 
 
 def run_cell(arena: Arena, cell: Cell, keep_network: Path | None = None, until: Until | None = None) -> dict[str, Any]:
-    """Train one cell and keep its record (a record that is there already stays as it is)."""
-    file = cell.file(arena.folder, arena.data, arena.held_out)
+    return run_group(arena, [cell], keep_network, until)[0]
+
+
+def run_group(
+    arena: Arena,
+    cells: Sequence[Cell],
+    keep_network: Path | None = None,
+    until: Until | None = None,
+    fuse: bool = True,
+) -> list[dict[str, Any]]:
+    """Train cells side by side and keep their records (a record that is there already stays as it is)."""
     if until is not None and time.time() > until():
         raise OutOfTime("time was up before the run began")
+    paths = [cell.file(arena.folder, arena.data, arena.held_out) for cell in cells]
+    jobs = [Job(c.policy, c.recipe, c.seed, path.with_suffix(".pt")) for c, path in zip(cells, paths, strict=True)]
     try:
-        trained = train(
-            arena.data,
-            arena.held_out,
-            cell.policy,
-            cell.recipe,
-            cell.seed,
-            device=arena.device,
-            checkpoint=file.with_suffix(".pt"),
-            until=until,
-        )
+        found = train_together(arena.data, arena.held_out, jobs, device=arena.device, fuse=fuse, until=until)
     except OutOfTime:
         raise
     except RunError as error:
-        raise RunError(f"{cell.label}, seed {cell.seed}: {error}") from error
+        names = "; ".join(f"{cell.label}, seed {cell.seed}" for cell in cells)
+        raise RunError(f"{names}: {error}") from error
     if keep_network is not None:
-        save_network(keep_network, trained)
-    record = {
+        save_network(keep_network, found[0])
+    records = [_record(cell, trained) for cell, trained in zip(cells, found, strict=True)]
+    for path, record in zip(paths, records, strict=True):
+        if not path.exists():
+            RunFolder(path.parent).write(path, json.dumps(record, indent=1) + "\n")
+    return records
+
+
+def _record(cell: Cell, trained: Trained) -> dict[str, Any]:
+    return {
         "label": cell.label,
         "error": trained.error,
         "error_top5": trained.error_top5,
         "train_loss": trained.train_loss,
         "seconds": round(trained.seconds, 2),
         "setup_seconds": round(trained.setup_seconds, 2),
+        "together": trained.together,
         "steps": trained.steps,
         **trained.provenance,
     }
-    if not file.exists():
-        RunFolder(file.parent).write(file, json.dumps(record, indent=1) + "\n")
-    return record
 
 
 def read_cell(arena: Arena, cell: Cell) -> dict[str, Any] | None:
@@ -365,7 +385,7 @@ def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[
         estimate(list(mine.values())),
         against,
         contender.search_seconds,
-        sum(r["seconds"] for r in records.values()) / len(records),
+        sum(r["seconds"] / r.get("together", 1) for r in records.values()) / len(records),
     )
 
 

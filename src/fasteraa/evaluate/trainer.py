@@ -9,11 +9,11 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from fasteraa.search.step import Normalise
 
 _SAVE_EVERY_S = 60.0  # checkpoints of a training run
 Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
+Batch = tuple[Tensor, Tensor]
 Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
 
 
@@ -45,6 +46,7 @@ class Trained:
     train_loss: float  # mean of the last epoch
     seconds: float  # of training, without set-up and without the final measurement
     setup_seconds: float  # compilation and capture
+    together: int  # runs that shared the device, and these seconds
     steps: int
     network: nn.Module
     normalise: Normalise
@@ -64,103 +66,173 @@ def train(
     until: Until | None = None,
 ) -> Trained:
     """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run goes on from there."""
+    job = Job(policy, recipe, seed, checkpoint)
+    return train_together(data, held_out, [job], device=device, tell=tell, until=until)[0]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run: what to train with, from which seed, and where to keep its checkpoint."""
+
+    policy: Policy
+    recipe: TrainRecipe
+    seed: int = 0
+    checkpoint: Path | None = None
+
+
+def train_together(
+    data: Images,
+    held_out: Images,
+    jobs: Sequence[Job],
+    *,
+    device: str = "auto",
+    fuse: bool = True,
+    tell: Tell | None = None,
+    until: Until | None = None,
+) -> list[Trained]:
+    """Several runs in lockstep: on a GPU the steps of all are one graph, whose branches run side by side.
+
+    `fuse` compiles the network, which takes half a minute and makes steps about twice as fast.
+    """
     if data.classes != held_out.classes:
         raise ConfigError("training and held-out images must have the same classes")
+    if len({(job.recipe.epochs, job.recipe.batch_size) for job in jobs}) > 1:
+        raise ConfigError("runs trained together must have the same epochs and batch_size")
     place = find_device(device)
-    training = Training(data, policy, recipe, seed, place)
     with memory_advice("lower --batch-size, --size or --jobs, or take a smaller --network"):
-        training.go(checkpoint, tell, until)
-        wrong, wrong5 = training.measure(held_out)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
-    return Trained(
-        error=wrong,
-        error_top5=wrong5,
-        train_loss=training.loss,
-        seconds=training.seconds,
-        setup_seconds=training.setup_seconds,
-        steps=recipe.epochs * training.feed.steps,
-        network=training.network,
-        normalise=training.feed.normalise,
-        provenance=_provenance(data, held_out, policy, recipe, seed, place),
-    )
+        group = Group([Training(data, job.policy, job.recipe, job.seed, place) for job in jobs], fuse)
+        group.go([job.checkpoint for job in jobs], tell, until)
+        errors = [training.measure(held_out) for training in group.members]
+    for job in jobs:
+        if job.checkpoint is not None:
+            job.checkpoint.unlink(missing_ok=True)
+    return [
+        Trained(
+            error=wrong,
+            error_top5=wrong5,
+            train_loss=training.loss,
+            seconds=group.seconds,
+            setup_seconds=group.setup_seconds,
+            together=len(jobs),
+            steps=job.recipe.epochs * training.feed.steps,
+            network=training.network,
+            normalise=training.feed.normalise,
+            provenance=_provenance(data, held_out, job.policy, job.recipe, job.seed, place),
+        )
+        for job, training, (wrong, wrong5) in zip(jobs, group.members, errors, strict=True)
+    ]
+
+
+class Group:
+    """Runs that are trained in lockstep (mostly one), and the loop that trains them."""
+
+    def __init__(self, members: list[Training], fuse: bool = True):
+        self.members, self.device, self.fuse = members, members[0].device, fuse
+        self.epochs, self.epoch = members[0].recipe.epochs, 0
+        self.step: Callable[[list[Batch]], Tensor] = self._plain_step
+        self.seconds, self.setup_seconds = 0.0, 0.0
+
+    def go(self, checkpoints: Sequence[Path | None], tell: Tell | None = None, until: Until | None = None) -> None:
+        """All epochs that are left. A signal or the time limit ends it after an epoch, with the state saved."""
+        self._load(checkpoints)
+        self.record()
+        began, saved = time.monotonic() - self.seconds, time.monotonic()
+        with signals() as caught:
+            while self.epoch < self.epochs:
+                self.one_epoch()
+                self.seconds = time.monotonic() - began
+                if tell is not None:
+                    tell(self.epoch, self.epochs, self.members[0].loss)
+                unfinished = self.epoch < self.epochs
+                due = time.monotonic() - saved > _SAVE_EVERY_S and unfinished
+                late = until is not None and time.time() > until() and unfinished
+                if due or late or caught:
+                    self._save(checkpoints)
+                    saved = time.monotonic()
+                if caught:
+                    raise KeyboardInterrupt(caught[0])
+                if late:
+                    raise OutOfTime(f"time was up after {self.epoch} of {self.epochs} epochs")
+
+    def record(self) -> None:
+        """On a GPU, make one graph of a step."""
+        began = time.monotonic()
+        if self.device.type == "cuda" and self.epoch < self.epochs:
+            with tuned_convolutions():
+                self.step = Captured(self)
+        self.setup_seconds = time.monotonic() - began
+
+    def one_epoch(self) -> None:
+        first = self.members[0]
+        total = torch.zeros(len(self.members), device=self.device)
+        with network_draws(epoch_seed(first.seed, self.epoch), self.device):
+            feeds = [member.feed.epoch(self.epoch) for member in self.members]
+            for number, batches in enumerate(zip(*feeds, strict=True)):
+                for member in self.members:
+                    rate = member.recipe.rate(self.epoch * first.feed.steps + number, first.feed.steps)
+                    member.rate.fill_(rate)
+                total += self.step(list(batches))
+        means = (total / first.feed.steps).tolist()  # the only wait for the device in an epoch
+        for member, mean in zip(self.members, means, strict=True):
+            member.loss = mean
+            if not math.isfinite(mean):
+                raise RunError(f"the training loss was not finite in epoch {self.epoch + 1}: lower learning_rate")
+        self.epoch += 1
+
+    def _plain_step(self, batches: list[Batch]) -> Tensor:
+        return torch.stack([member._step(*batch) for member, batch in zip(self.members, batches, strict=True)])
+
+    def _save(self, checkpoints: Sequence[Path | None]) -> None:
+        for member, path in zip(self.members, checkpoints, strict=True):
+            if path is not None:
+                member.save(path, self.epoch, self.seconds)
+
+    def _load(self, checkpoints: Sequence[Path | None]) -> None:
+        """Go on where all members stand; if they do not stand at the same epoch, all begin anew."""
+        states = [_read(path, self.device) for path in checkpoints]
+        if len({None if state is None else state.get("epoch") for state in states}) > 1:
+            return
+        for member, path, state in zip(self.members, checkpoints, states, strict=True):
+            if state is not None:
+                try:
+                    member.take(state)
+                    self.epoch, self.seconds = state["epoch"], state["seconds"]
+                except (KeyError, ValueError, TypeError, RuntimeError) as error:
+                    raise RunError(
+                        f"the checkpoint {str(path)!r} is of another run: remove it to start anew"
+                    ) from error
 
 
 class Training:
-    """Everything a training run changes, and the loop that changes it."""
+    """One run: a network, its feed of batches, its optimiser, and the step that changes them."""
 
     def __init__(self, data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
         self.recipe, self.device, self.seed = recipe, device, seed
         with seeded(seed):
             network = build(recipe.network, len(data.classes), min(data.size))
-        self.network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network: nn.Module = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network.train()
+        self.forward: Callable[[Tensor], Tensor] = self.network
         self.feed: Feed = make_feed(data, policy, recipe, seed, device)
         self.half = _is_half(recipe.precision, device)
         self.rate = torch.tensor(0.0, device=device)
         self.optimiser = _optimiser(self.network, recipe, self.rate)
-        self.step: Callable[[Tensor, Tensor], Tensor] = self._step
-        self.epoch, self.loss = 0, math.nan
-        self.seconds, self.setup_seconds = 0.0, 0.0
-
-    def go(self, checkpoint: Path | None = None, tell: Tell | None = None, until: Until | None = None) -> None:
-        """All epochs that are left. A signal or the time limit ends it after an epoch, with the state saved."""
-        self.network.train()
-        if checkpoint is not None and checkpoint.exists():
-            self._load(checkpoint)
-        began = time.monotonic()
-        if self.device.type == "cuda":
-            with tuned_convolutions():
-                self.step = Captured(self)
-        self.setup_seconds = time.monotonic() - began
-        began, saved = time.monotonic() - self.seconds, time.monotonic()
-        with signals() as caught:
-            while self.epoch < self.recipe.epochs:
-                self._one_epoch()
-                self.seconds = time.monotonic() - began
-                if tell is not None:
-                    tell(self.epoch, self.recipe.epochs, self.loss)
-                due = time.monotonic() - saved > _SAVE_EVERY_S and self.epoch < self.recipe.epochs
-                late = until is not None and time.time() > until() and self.epoch < self.recipe.epochs
-                if checkpoint is not None and (due or late or caught):
-                    self._save(checkpoint)
-                    saved = time.monotonic()
-                if caught:
-                    raise KeyboardInterrupt(caught[0])
-                if late:
-                    raise OutOfTime(f"time was up after {self.epoch} of {self.recipe.epochs} epochs")
-
-    def _one_epoch(self) -> None:
-        with network_draws(epoch_seed(self.seed, self.epoch), self.device):
-            self._all_steps()
-
-    def _all_steps(self) -> None:
-        total = torch.zeros((), device=self.device)
-        for number, (images, labels) in enumerate(self.feed.epoch(self.epoch)):
-            self.rate.fill_(self.recipe.rate(self.epoch * self.feed.steps + number, self.feed.steps))
-            total += self.step(images, labels)
-        self.loss = float(total) / self.feed.steps  # the only wait for the device in an epoch
-        if not math.isfinite(self.loss):
-            raise RunError(f"the training loss was not finite in epoch {self.epoch + 1}: lower learning_rate")
-        self.epoch += 1
+        self.loss = math.nan
 
     def _step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Forward, backward, clip, update; the plain path, which the captured one repeats."""
         self.optimiser.zero_grad(set_to_none=True)
-        loss = self.loss_of(images, labels)
+        x = self.feed.normalise(images.float() / 255).contiguous(memory_format=torch.channels_last)
+        loss = F.cross_entropy(self.logits(x), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
         self.optimiser.step()
         return loss.detach()
 
-    def loss_of(self, images: Tensor, labels: Tensor) -> Tensor:
-        x = self.feed.normalise(images.float() / 255).contiguous(memory_format=torch.channels_last)
-        return F.cross_entropy(self.logits(x), labels)
-
     def logits(self, x: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext():
-            out: Tensor = self.network(x)
-        return out.float()
+            return self.forward(x).float()
 
     @torch.no_grad()
     def measure(self, held_out: Images) -> tuple[float, float]:
@@ -176,71 +248,98 @@ class Training:
             wrong5 += len(labels) - int(hits.sum())
         return 100 * wrong / count, 100 * wrong5 / count
 
-    # --- state ---------------------------------------------------------------------------------------------------
+    # --- state -------------------------------------------------------------------------------------------------------
 
-    def _save(self, path: Path) -> None:
+    def save(self, path: Path, epoch: int, seconds: float) -> None:
         state = {
             "network": self.network.state_dict(),
             "optimiser": self.optimiser.state_dict(),
-            "epoch": self.epoch,
+            "epoch": epoch,
             "loss": self.loss,
-            "seconds": self.seconds,
+            "seconds": seconds,
         }
         with RunFolder(path.parent).replacing(path) as partial:
             torch.save(state, partial)
 
-    def _load(self, path: Path) -> None:
-        """Tensors and plain values alone: nothing in the file is executed."""
-        try:
-            state = torch.load(path, map_location=self.device, weights_only=True)
-        except Exception as error:
-            reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-            raise RunError(
-                f"the checkpoint {str(path)!r} could not be read ({reason}): remove it to start anew"
-            ) from error
-        try:
-            self._take(state)
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise RunError(f"the checkpoint {str(path)!r} is of another run: remove it to start anew") from error
-
-    def _take(self, state: dict[str, Any]) -> None:
+    def take(self, state: dict[str, Any]) -> None:
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate
-        self.epoch, self.loss, self.seconds = state["epoch"], state["loss"], state["seconds"]
+        self.loss = state["loss"]
+
+    def tensors(self) -> list[Tensor]:
+        """Everything a step changes; momenta only once they exist."""
+        slots = (self.optimiser.state[p] for group in self.optimiser.param_groups for p in group["params"])
+        momenta = [slot["momentum_buffer"] for slot in slots if slot.get("momentum_buffer") is not None]
+        return [*self.network.state_dict().values(), *momenta]
+
+
+def _read(path: Path | None, device: torch.device) -> dict[str, Any] | None:
+    """Tensors and plain values alone: nothing in the file is executed."""
+    if path is None or not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise RunError(f"the checkpoint {str(path)!r} could not be read ({reason}): remove it to start anew") from error
+    return state
 
 
 class Captured:
-    """The whole step as one CUDA graph, norm and activation fused by the compiler: no launch waits for Python."""
+    """A step of all members as one CUDA graph, in which nothing waits for Python.
+
+    Each member has a branch of its own, so that the small kernels of several networks share the device.
+    """
 
     WARM_UPS = 3
 
-    def __init__(self, training: Training):
-        self.training = training
-        images, labels = _like_first(training.feed)
-        self.images, self.labels = images.clone(), labels.clone()
-        kept = [tensor.clone() for tensor in _state(training)]
-        network = training.network
-        training.network = cast(nn.Module, torch.compile(network, dynamic=False))
+    def __init__(self, group: Group):
+        self.members = group.members
+        self.batches = [tuple(t.clone() for t in next(iter(m.feed.epoch(0)))) for m in self.members]
+        for member, batch in zip(self.members, self.batches, strict=True):
+            if group.fuse:
+                member.forward = torch.compile(member.network, dynamic=False)
+            self._warm_up(member, *batch)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.losses = torch.stack(self._branches())
+        for member in self.members:
+            member.forward = member.network  # measured in batches of another size, once: not worth compiling
+
+    def _warm_up(self, member: Training, images: Tensor, labels: Tensor) -> None:
+        """A few steps that are undone; momenta that did not exist before begin at zero."""
+        kept = [tensor.clone() for tensor in member.tensors()]
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(self.WARM_UPS):
-                training._step(self.images, self.labels)
+                member._step(images, labels)
         torch.cuda.current_stream().wait_stream(side)
-        training.optimiser.zero_grad(set_to_none=True)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss = training._step(self.images, self.labels)
-        training.network = network
-        _restore(training, kept)
+        now = member.tensors()
+        for number, tensor in enumerate(now):
+            tensor.copy_(kept[number]) if number < len(kept) else tensor.zero_()
+        member.optimiser.zero_grad(set_to_none=True)
 
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        self.images.copy_(images)
-        self.labels.copy_(labels)
+    def _branches(self) -> list[Tensor]:
+        """The steps, each on a stream of its own."""
+        main, losses = torch.cuda.current_stream(), []
+        streams = [torch.cuda.Stream() for _ in self.members]  # type: ignore[no-untyped-call]
+        for member, batch, stream in zip(self.members, self.batches, streams, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                losses.append(member._step(*batch))
+        for stream in streams:
+            main.wait_stream(stream)
+        return losses
+
+    def __call__(self, batches: list[Batch]) -> Tensor:
+        for held, batch in zip(self.batches, batches, strict=True):
+            for static, tensor in zip(held, batch, strict=True):
+                static.copy_(tensor)
         self.graph.replay()
-        return self.loss
+        return self.losses
 
 
 @contextmanager
@@ -260,28 +359,6 @@ def network_draws(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
-
-
-def _like_first(feed: Feed) -> tuple[Tensor, Tensor]:
-    return next(iter(feed.epoch(0)))
-
-
-def _state(training: Training) -> list[Tensor]:
-    return [*training.network.state_dict().values(), *_momenta(training.optimiser)]
-
-
-def _restore(training: Training, kept: list[Tensor]) -> None:
-    """Undo the warm-up steps; momenta that did not exist before it begin at zero."""
-    for tensor, old in zip(training.network.state_dict().values(), kept, strict=False):
-        tensor.copy_(old)
-    momenta = kept[len(training.network.state_dict()) :]
-    for number, tensor in enumerate(_momenta(training.optimiser)):
-        tensor.copy_(momenta[number]) if momenta else tensor.zero_()
-
-
-def _momenta(optimiser: torch.optim.Optimizer) -> list[Tensor]:
-    slots = (optimiser.state[p] for group in optimiser.param_groups for p in group["params"])
-    return [slot["momentum_buffer"] for slot in slots if slot.get("momentum_buffer") is not None]
 
 
 def _optimiser(network: nn.Module, recipe: TrainRecipe, rate: Tensor) -> torch.optim.SGD:
