@@ -15,7 +15,7 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.evaluate import trainer as trainer_module
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Training, train
+from fasteraa.evaluate.trainer import Group, Training, train
 from fasteraa.policy.named import named
 
 CPU = torch.device("cpu")
@@ -160,14 +160,19 @@ def test_a_time_limit_ends_after_an_epoch_with_the_state_saved(data, held_out, t
 
 
 def test_the_last_epoch_is_reported_and_test_images_are_seen_once(data, held_out, tiny, monkeypatch):
-    calls = []
-    measure = Training.measure
+    calls, epochs = [], []
+    measure, one_epoch = Training.measure, Group.one_epoch
 
     def counted(self, images):
-        calls.append((self.epoch, images))
+        calls.append((len(epochs), images))
         return measure(self, images)
 
+    def noted(self):
+        epochs.append(self.epoch)
+        one_epoch(self)
+
     monkeypatch.setattr(Training, "measure", counted)
+    monkeypatch.setattr(Group, "one_epoch", noted)
     run(data, held_out, tiny)
     assert calls == [(3, held_out)]
 

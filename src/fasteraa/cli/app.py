@@ -103,13 +103,18 @@ def search_command(
     data_root: DataRoot = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="End early, with a valid policy.")] = None,
+    calibrate: Annotated[
+        bool, typer.Option(help="End by choosing how much of it to apply, in short trainings on held-back images.")
+    ] = True,
+    calibrate_minutes: Annotated[float, typer.Option(help="What that may take.")] = 1.5,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
 ) -> None:
     """Find a policy for your images."""
     from fasteraa.cli.search import run_search
 
+    minutes = calibrate_minutes if calibrate else None
     flags = _flags(locals())
-    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, tensorboard)
+    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, minutes, tensorboard)
 
 
 @app.command("config")
