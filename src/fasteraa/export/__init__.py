@@ -1,0 +1,72 @@
+"""Policies for other libraries: `render` gives their objects, `write` a file. One module for each target."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fasteraa.errors import ExportError, choices_hint
+from fasteraa.export.fidelity import check, lines
+from fasteraa.policy.artifact import Policy
+
+# target -> the package it needs, and the extra that brings it
+TARGETS: dict[str, str | None] = {
+    "torchvision": None,
+    "timm": "timm",
+    "albumentations": "albumentations",
+    "kornia": "kornia",
+    "dali": "nvidia.dali",
+    "keras": "keras",
+    "python": None,
+    "json": None,
+}
+__all__ = ["TARGETS", "render", "report", "write"]
+
+
+def render(policy: Policy, target: str, **options: Any) -> Any:
+    """The policy as an object of the target: a transform, a layer, a module, or the text of a file."""
+    module = _module(target)
+    check(policy, _label(target, options))
+    return module.render(policy, **options)
+
+
+def report(policy: Policy, target: str, **options: Any) -> list[str]:
+    """How faithful the export is, a line for each operation of the policy; refuses what the target cannot do."""
+    _known(target)
+    return lines(policy, _label(target, options))
+
+
+def write(policy: Policy, target: str, path: str | os.PathLike[str], **options: Any) -> None:
+    """Write the file by which the target takes the policy."""
+    module = _module(target)
+    check(policy, _label(target, options))
+    text: str = module.text(policy, Path(path), **options)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ExportError(f"{str(path)!r} could not be written: {error.strerror}") from error
+
+
+def _known(target: str) -> None:
+    if target not in TARGETS:
+        raise ExportError(f"unknown target {target!r}: {choices_hint(target, TARGETS)}")
+
+
+def _label(target: str, options: dict[str, Any]) -> str:
+    return f"{target} --native" if options.get("native") else target
+
+
+def _module(target: str) -> Any:
+    _known(target)
+    package = TARGETS[target]
+    try:
+        return import_module(f"fasteraa.export.{target}")
+    except ModuleNotFoundError as error:
+        if package is None or not (error.name or "").startswith(package.split(".")[0]):
+            raise
+        raise ExportError(
+            f"the target {target!r} needs the package {package}, which is not installed: "
+            f"pip install 'fasteraa[{target}]'"
+        ) from error

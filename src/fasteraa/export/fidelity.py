@@ -1,0 +1,107 @@
+"""How faithful each target is, operation by operation. Every line here is measured by tests/export/test_every_target.py.
+
+A target that applies our own code is exact for every operation, also for one that was added yesterday. A target that
+must do with another library's operations has a row for each that it can do; others are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fasteraa.errors import ExportError, choices_hint
+from fasteraa.ops import OPS
+from fasteraa.policy.artifact import Policy
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """exact: the same bits. within: no pixel is further off than `levels`. approximate: see `differing`."""
+
+    kind: str
+    levels: int = 0
+    differing: float = 0.0  # approximate: at most this share of pixels is off by more than 2 levels (test pictures)
+    note: str = ""  # why, or what to do instead
+
+    def __str__(self) -> str:
+        words = f"within {self.levels} level{'s' * (self.levels > 1)}" if self.kind == "within" else self.kind
+        return f"{words} ({self.note})" if self.note else words
+
+
+EXACT = Fidelity("exact")
+OURS = Fidelity("exact", note="by fasteraa")
+POOL = Fidelity("exact", note="give it a pool of partners")
+PARTNERS_IN_BATCH = Fidelity("exact", note="partners come from the batch")
+
+
+def within(levels: int, note: str = "") -> Fidelity:
+    return Fidelity("within", levels, note=note)
+
+
+def approximate(differing: float, note: str) -> Fidelity:
+    return Fidelity("approximate", differing=differing, note=note)
+
+
+def unsupported(note: str) -> Fidelity:
+    return Fidelity("unsupported", note=note)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    ops: Mapping[str, Fidelity]
+    others: Fidelity  # operations without a row
+
+
+_TIMM = (
+    "shear_x", "shear_y", "translate_x", "translate_y", "rotate", "solarize", "posterize", "invert", "auto_contrast",
+    "equalize", "contrast", "color", "brightness", "sharpness",
+)  # fmt: skip
+_PILLOW_FILE = unsupported("write its Pillow code into fasteraa/export/_standalone.py")
+_NO_PARTNERS = unsupported("there is no second image: leave sample_pairing out of the search with --ops")
+COVERAGE: dict[str, Coverage] = {
+    "torchvision": Coverage({"sample_pairing": POOL}, EXACT),
+    "timm": Coverage({**dict.fromkeys(_TIMM, EXACT), "sample_pairing": POOL}, OURS),
+    "albumentations": Coverage({"sample_pairing": POOL}, EXACT),
+    "albumentations --native": Coverage(
+        {
+            "flip": EXACT,
+            "invert": EXACT,
+            "solarize": EXACT,
+            "posterize": EXACT,
+            "brightness": EXACT,
+        },
+        unsupported("export without --native"),
+    ),
+    "kornia": Coverage({"sample_pairing": PARTNERS_IN_BATCH}, EXACT),
+    "dali": Coverage({}, unsupported("augment with torchvision or kornia after DALI's decoding")),
+    "keras": Coverage({"sample_pairing": PARTNERS_IN_BATCH}, EXACT),
+    "python": Coverage({**dict.fromkeys(_TIMM, EXACT), "flip": EXACT, "cutout": EXACT, "sample_pairing": POOL}, _PILLOW_FILE),
+    "json": Coverage({}, EXACT),
+}
+
+
+def fidelity_of(op: str, target: str) -> Fidelity:
+    if target not in COVERAGE:
+        raise ExportError(f"unknown target {target!r}: {choices_hint(target, COVERAGE)}")
+    coverage = COVERAGE[target]
+    return coverage.ops.get(op, coverage.others)
+
+
+def check(policy: Policy, target: str) -> dict[str, Fidelity]:
+    """The fidelity of each operation of the policy; raises if there is one that the target cannot do."""
+    found = {op: fidelity_of(op, target) for op in policy.ops}
+    for op, fidelity in found.items():
+        if fidelity.kind == "unsupported":
+            raise ExportError(f"{target} cannot do the operation {op!r}: {fidelity.note}")
+    return found
+
+
+def lines(policy: Policy, target: str) -> list[str]:
+    """`rotate: exact`, a line for each operation of the policy."""
+    return [f"{op}: {fidelity}" for op, fidelity in check(policy, target).items()]
+
+
+def table() -> tuple[list[str], list[list[str]]]:
+    """Operations by targets, for the docs: the heading and the rows."""
+    targets = [target for target in COVERAGE if target != "json"]
+    return ["operation", *targets], [[op, *(str(fidelity_of(op, target)) for target in targets)] for op in OPS]
