@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,13 @@ def _known(target: str) -> None:
 
 def _label(target: str, options: dict[str, Any]) -> str:
     return f"{target} --native" if options.get("native") else target
+
+
+def _missing(package: str) -> bool:
+    try:
+        return find_spec(package) is None
+    except ModuleNotFoundError:  # its parent is missing
+        return True
 
 
 def _module(target: str) -> Any:

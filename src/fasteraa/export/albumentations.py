@@ -117,6 +117,7 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
 
 Leaf = tuple[float, Any]  # a share, and a function of the leaf's p that makes the transform
 _STEPS = 10  # a range of magnitudes that no native range can draw becomes so many single ones
+ALBUMENTATIONS_X = "angle_range" in inspect.signature(A.Rotate.__init__).parameters
 _JITTER = {"contrast": "contrast", "color": "saturation", "brightness": "brightness"}
 
 
@@ -340,7 +341,8 @@ _NATIVE: dict[str, Callable[[Policy, Choice, float], Iterator[Leaf]]] = {
     "posterize": _posterize,
     "invert": _plain("InvertImg"),
     "auto_contrast": _plain("AutoContrast", method="pil", cutoff=0),
-    "equalize": _plain("Equalize", mode="cv"),
+    # mode "pil" is Pillow's in AlbumentationsX; in 2.0.8 it is off by a bin, and OpenCV's formula is closer
+    "equalize": _plain("Equalize", mode="pil" if ALBUMENTATIONS_X else "cv"),
     "contrast": _jitter,
     "color": _jitter,
     "brightness": _jitter,

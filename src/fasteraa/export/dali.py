@@ -128,13 +128,15 @@ def _number(number: float) -> Any:
 
 
 def _node(value: Node | float) -> Node:
-    """A number as a node in double precision, from the two float32 numbers that DALI's constants can hold."""
+    """A number as a node in double precision: the sum of three float32 numbers, which is what DALI's constants hold."""
     if not isinstance(value, int | float):
         return value
-    coarse = np.float32(value)
-    parts = (coarse, np.float32(value - float(coarse)))
-    high, low = (_double(types.Constant(np.array(part), device="cpu")) for part in parts)
-    return high + low
+    parts, rest = [], float(value)
+    for _ in range(3):
+        parts.append(np.float32(rest))
+        rest -= float(parts[-1])
+    high, middle, low = (_double(types.Constant(np.array(part), device="cpu")) for part in parts)
+    return high + (middle + low)
 
 
 def _double(node: Node) -> Node:

@@ -16,15 +16,19 @@ from fasteraa.policy.artifact import Policy
 
 @dataclass(frozen=True)
 class Fidelity:
-    """exact: the same bits. within: no pixel is further off than `levels`. approximate: see `differing`."""
+    """How far a target's pixels may be from ours.
+
+    exact: the same bits. within: no pixel of the test pictures is further off than `levels`. approximate: on smooth
+    pictures the levels differ by at most `levels` on average. unsupported: the exporter refuses.
+    """
 
     kind: str
-    levels: int = 0
-    differing: float = 0.0  # approximate: at most this share of pixels is off by more than 2 levels (test pictures)
+    levels: float = 0
     note: str = ""  # why, or what to do instead
 
     def __str__(self) -> str:
         words = f"within {self.levels} level{'s' * (self.levels > 1)}" if self.kind == "within" else self.kind
+        words += f": {self.levels:g} levels on average" if self.kind == "approximate" and self.levels else ""
         return f"{words} ({self.note})" if self.note else words
 
 
@@ -38,8 +42,8 @@ def within(levels: int, note: str = "") -> Fidelity:
     return Fidelity("within", levels, note=note)
 
 
-def approximate(differing: float, note: str) -> Fidelity:
-    return Fidelity("approximate", differing=differing, note=note)
+def approximate(levels: float, note: str) -> Fidelity:
+    return Fidelity("approximate", levels, note)
 
 
 def unsupported(note: str) -> Fidelity:
@@ -64,18 +68,32 @@ COVERAGE: dict[str, Coverage] = {
     "albumentations": Coverage({"sample_pairing": POOL}, EXACT),
     "albumentations --native": Coverage(
         {
-            "flip": EXACT,
-            "invert": EXACT,
-            "solarize": EXACT,
-            "posterize": EXACT,
-            "brightness": EXACT,
+            **dict.fromkeys(("flip", "invert", "solarize", "posterize", "brightness"), EXACT),
+            "contrast": within(1),
+            "color": within(2),
+            "rotate": approximate(0.005, "a few pixels find another neighbour"),
+            "translate_x": approximate(2, "up to a pixel less; exact for spans in pixels"),
+            "translate_y": approximate(2, "up to a pixel less; exact for spans in pixels"),
+            "shear_x": approximate(6, "up to a pixel off on square images, more on others"),
+            "shear_y": approximate(6, "up to a pixel off on square images, more on others"),
+            "auto_contrast": approximate(3, "rounds, and overlooks level 255"),
+            "equalize": approximate(14, "OpenCV's formula"),
+            "sharpness": approximate(0.05, "another blur, other borders"),
+            "cutout": approximate(0, "never over the border; square on square images"),
         },
         unsupported("export without --native"),
     ),
     "kornia": Coverage({"sample_pairing": PARTNERS_IN_BATCH}, EXACT),
-    "dali": Coverage({}, unsupported("augment with torchvision or kornia after DALI's decoding")),
+    "dali": Coverage(
+        {
+            **dict.fromkeys((op for op in (*_TIMM, "flip", "cutout") if op != "equalize"), EXACT),
+            "equalize": approximate(14, "OpenCV's formula"),
+            "sample_pairing": _NO_PARTNERS,
+        },
+        unsupported("augment with kornia's target after DALI's decoding"),
+    ),
     "keras": Coverage({"sample_pairing": PARTNERS_IN_BATCH}, EXACT),
-    "python": Coverage({**dict.fromkeys(_TIMM, EXACT), "flip": EXACT, "cutout": EXACT, "sample_pairing": POOL}, _PILLOW_FILE),
+    "python": Coverage({**dict.fromkeys((*_TIMM, "flip", "cutout"), EXACT), "sample_pairing": POOL}, _PILLOW_FILE),
     "json": Coverage({}, EXACT),
 }
 
