@@ -23,6 +23,7 @@ TARGETS: dict[str, str | None] = {
     "python": None,
     "json": None,
 }
+SEEDS = "leave the seed of A.Compose unset: with one, albumentations 2.0.8 draws the stages of a sub-policy alike"
 __all__ = ["TARGETS", "render", "report", "write"]
 
 
@@ -36,7 +37,8 @@ def render(policy: Policy, target: str, **options: Any) -> Any:
 def report(policy: Policy, target: str, **options: Any) -> list[str]:
     """How faithful the export is, a line for each operation of the policy; refuses what the target cannot do."""
     _known(target)
-    return lines(policy, _label(target, options))
+    said = lines(policy, _label(target, options))
+    return [*said, SEEDS] if options.get("native") else said
 
 
 def write(policy: Policy, target: str, path: str | os.PathLike[str], **options: Any) -> None:

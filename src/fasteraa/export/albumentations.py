@@ -18,18 +18,20 @@ from typing import Any
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for news when it is imported
 os.environ.setdefault("ALBUMENTATIONS_NO_TELEMETRY", "1")
 
-import albumentations as A  # noqa: E402
-import cv2  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from PIL import Image  # noqa: E402
+import albumentations as A
+import cv2
+import numpy as np
+import torch
+from PIL import Image
 
-from fasteraa.errors import ExportError, ImageError  # noqa: E402
-from fasteraa.ops import find  # noqa: E402
-from fasteraa.policy.apply import apply_mask, apply_points  # noqa: E402
-from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy  # noqa: E402
-from fasteraa.policy.draw import POSITIVE, Deed, plan_of  # noqa: E402
-from fasteraa.policy.transform import PolicyTransform as _Ours  # noqa: E402
+from fasteraa.errors import ExportError, ImageError
+from fasteraa.ops import find
+from fasteraa.policy.apply import apply_mask, apply_points
+from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
+from fasteraa.policy.draw import POSITIVE, Deed, plan_of
+from fasteraa.policy.transform import PolicyTransform as _Ours
+
+ALBUMENTATIONS_X = "angle_range" in inspect.signature(A.Rotate.__init__).parameters
 
 
 def render(policy: Policy, native: bool = False, pool: Any = None) -> Any:
@@ -73,8 +75,21 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
         self._found = Policy.from_json(policy)
         self._plan = plan_of(self._found)
 
-    def get_params_dependent_on_data(self, params: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-        return {"deeds": self._plan.decode_one(self.random_generator.random(self._plan.width).tolist())}
+    if ALBUMENTATIONS_X:
+
+        def sample_parameters(self, params: Any, data: Any, targets: Any, sampling: Any) -> Any:
+            drawn = self._draw(sampling.random_generator, targets.require_aligned_spatial_shape(2))
+            return A.core.transforms_interface.SampledParams(params=drawn)
+
+    else:
+
+        def get_params_dependent_on_data(self, params: dict[str, Any], data: Any) -> dict[str, Any]:
+            return self._draw(self.random_generator, params["shape"][:2])
+
+    def _draw(self, generator: np.random.Generator, size: Sequence[int]) -> dict[str, Any]:
+        """What the `apply` methods are given."""
+        deeds = self._plan.decode_one(generator.random(self._plan.width).tolist())
+        return {"deeds": deeds, "height": size[0], "width": size[1]}
 
     def apply(self, img: Any, deeds: Sequence[Deed], **params: Any) -> Any:
         channels = img.shape[2] if img.ndim == 3 else 1
@@ -94,20 +109,20 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
     def apply_to_bboxes(self, bboxes: Any, deeds: Sequence[Deed], **params: Any) -> Any:
         """Rows begin with x1, y1, x2, y2 in parts of the sides; the upright hull of each moved box."""
         corners = torch.as_tensor(bboxes[:, [0, 1, 2, 1, 2, 3, 0, 3]]).double().view(-1, 4, 2)
-        moved = self._move(corners, deeds, *params["shape"][:2], scale=True)
+        moved = self._move(corners, deeds, params, parts=True)
         return np.concatenate([moved.min(1), moved.max(1), bboxes[:, 4:]], 1).astype(bboxes.dtype)
 
     def apply_to_keypoints(self, keypoints: Any, deeds: Sequence[Deed], **params: Any) -> Any:
         moved = keypoints.copy()
-        moved[:, :2] = self._move(torch.as_tensor(keypoints[:, :2]).double(), deeds, *params["shape"][:2])
+        moved[:, :2] = self._move(torch.as_tensor(keypoints[:, :2]).double(), deeds, params)
         return moved
 
-    def _move(self, points: Any, deeds: Sequence[Deed], height: int, width: int, scale: bool = False) -> Any:
-        """Boxes are parts of the sides; key points count pixels, with 0 the centre of the first."""
-        side = torch.tensor([width, height], dtype=torch.float64)
-        continuous = points * side if scale else points + 0.5
-        moved = apply_points(self._found, continuous, deeds, width, height)
-        return (moved / side if scale else moved - 0.5).numpy()
+    def _move(self, points: Any, deeds: Sequence[Deed], params: dict[str, Any], parts: bool = False) -> Any:
+        """Points in parts of the sides, or in pixels with 0 the centre of the first."""
+        side = torch.tensor([params["width"], params["height"]], dtype=torch.float64)
+        continuous = points * side if parts else points + 0.5
+        moved = apply_points(self._found, continuous, deeds, params["width"], params["height"])
+        return (moved / side if parts else moved - 0.5).numpy()
 
     def get_transform_init_args(self) -> dict[str, Any]:
         return {"policy": self.policy}  # a pool of images is no text
@@ -117,7 +132,6 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
 
 Leaf = tuple[float, Any]  # a share, and a function of the leaf's p that makes the transform
 _STEPS = 10  # a range of magnitudes that no native range can draw becomes so many single ones
-ALBUMENTATIONS_X = "angle_range" in inspect.signature(A.Rotate.__init__).parameters
 _JITTER = {"contrast": "contrast", "color": "saturation", "brightness": "brightness"}
 
 
@@ -152,8 +166,8 @@ def _stage(policy: Policy, stage: Stage) -> Any:
         for share, make in _leaves(policy, choice)
     ]
     leaves = [leaf for leaf in leaves if leaf[0] > 0]
-    if not leaves:
-        return None
+    if len(leaves) <= 1:
+        return leaves[0][1](leaves[0][0]) if leaves else None
     return A.OneOf([make(share) for share, make in leaves], p=min(1.0, sum(share for share, _ in leaves)))
 
 
@@ -254,8 +268,8 @@ def _translate(axis: str) -> Callable[[Policy, Choice, float], Iterator[Leaf]]:
         span = policy.span(choice.op)
         if span is not None and span.unit == "px":
             for first, last, share in _whole(low, high):
-                shift = {axis: (-last, -first), _other(axis): (0, 0)}
-                yield share, _make(choice.op, "Affine", translate_px=shift, **_nearest(policy))
+                pixels = {axis: (-last, -first), _other(axis): (0, 0)}
+                yield share, _make(choice.op, "Affine", translate_px=pixels, **_nearest(policy))
         else:
             shift = {axis: (-high, -low), _other(axis): (0.0, 0.0)}
             yield 1.0, _make(choice.op, "Affine", translate_percent=shift, **_nearest(policy))
@@ -306,27 +320,42 @@ def _sharpness(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
     for v in values:
         if v >= 1:
             alpha = (v - 1) / 13
-            yield 1 / len(values), _make(
-                choice.op, "Sharpen", alpha__or__alpha_range=(alpha, alpha), lightness__or__lightness_range=(1.0, 1.0)
+            yield (
+                1 / len(values),
+                _make(
+                    choice.op,
+                    "Sharpen",
+                    alpha__or__alpha_range=(alpha, alpha),
+                    lightness__or__lightness_range=(1.0, 1.0),
+                ),
             )
         else:
             centre = math.sqrt(1 - (1 - v) * 8 / 13)  # of each of the two passes
             sigma = math.sqrt(-0.5 / math.log((1 - centre) / (2 * centre)))
-            yield 1 / len(values), _make(
-                choice.op, "GaussianBlur", blur_limit__or__blur_range=(3, 3), sigma_limit__or__sigma_range=(sigma, sigma)
+            yield (
+                1 / len(values),
+                _make(
+                    choice.op,
+                    "GaussianBlur",
+                    blur_limit__or__blur_range=(3, 3),
+                    sigma_limit__or__sigma_range=(sigma, sigma),
+                ),
             )
 
 
 def _cutout(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
     low, high = _ends(policy, choice, sign)
     ends = (low, min(high, 0.999))
-    yield 1.0, _make(
-        choice.op,
-        "CoarseDropout",
-        num_holes_range=(1, 1),
-        hole_height_range=ends,
-        hole_width_range=ends,
-        fill=policy.hole_fill,
+    yield (
+        1.0,
+        _make(
+            choice.op,
+            "CoarseDropout",
+            num_holes_range=(1, 1),
+            hole_height_range=ends,
+            hole_width_range=ends,
+            fill=policy.hole_fill,
+        ),
     )
 
 

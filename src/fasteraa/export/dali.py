@@ -45,7 +45,9 @@ def _name(policy: Policy) -> str:
 
 def _entries(policy: Policy, sub: SubPolicy) -> list[tuple[Any, float, None]]:
     found = [_stage(policy, stage) for stage in sub.stages]
-    return [(made, p, None) for made, p in found if p > 0] or [(_augmentation("identity", lambda data: data), 1.0, None)]
+    return [(made, p, None) for made, p in found if p > 0] or [
+        (_augmentation("identity", lambda data: data), 1.0, None)
+    ]
 
 
 def _stage(policy: Policy, stage: Stage) -> tuple[Any, float]:
@@ -169,7 +171,9 @@ def _warp(policy: Policy, data: Node, coefficients: list[Node]) -> Node:
     matrix = fn.reshape(fn.cast(grid, dtype=types.FLOAT), shape=[2, 3])
     if len(set(policy.fill)) == 1:
         return _look_up(data, matrix, policy.fill[0])
-    outside = types.Constant(1, dtype=types.UINT8) - _look_up(data * 0 + types.Constant(1, dtype=types.UINT8), matrix, 0)
+    outside = types.Constant(1, dtype=types.UINT8) - _look_up(
+        data * 0 + types.Constant(1, dtype=types.UINT8), matrix, 0
+    )
     colour = types.Constant(np.array(policy.fill, dtype=np.uint8))  # DALI fills with one level for all channels
     return _look_up(data, matrix, 0) + fn.cast(outside * colour, dtype=types.UINT8)
 
@@ -285,7 +289,11 @@ def _sharpness(policy: Policy, data: Node, v: Node) -> Node:
     exact = fn.cast(data, dtype=types.FLOAT)
     smooth = dmath.floor((2.0 * fn.filter(exact, weights) + 13.0) / 26.0)
     inside = fn.erase(
-        exact * 0.0, anchor=[1.0, 1.0], shape=fn.cast(data.shape()[:2] - 2, dtype=types.FLOAT), axes=[0, 1], fill_value=1.0
+        exact * 0.0,
+        anchor=[1.0, 1.0],
+        shape=fn.cast(data.shape()[:2] - 2, dtype=types.FLOAT),
+        axes=[0, 1],
+        fill_value=1.0,
     )
     return _blend(inside * smooth + (1.0 - inside) * exact, data, v)
 

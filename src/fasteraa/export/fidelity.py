@@ -1,4 +1,4 @@
-"""How faithful each target is, operation by operation. Every line here is measured by tests/export/test_every_target.py.
+"""How faithful each target is, operation by operation. tests/export/test_every_target.py measures every line here.
 
 A target that applies our own code is exact for every operation, also for one that was added yesterday. A target that
 must do with another library's operations has a row for each that it can do; others are refused.

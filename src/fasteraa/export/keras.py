@@ -37,7 +37,7 @@ class PolicyLayer(keras.layers.Layer):  # type: ignore[misc]
     def __init__(
         self, policy: str, value_range: tuple[float, float] = (0, 255), seed: int | None = None, **arguments: Any
     ):
-        super().__init__(trainable=False, **arguments)
+        super().__init__(**{"trainable": False, **arguments})
         self.policy = Policy.from_json(policy)
         self.value_range = tuple(value_range)
         self.seed = seed

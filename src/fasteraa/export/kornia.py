@@ -10,7 +10,7 @@ from kornia.augmentation import GeometricAugmentationBase2D
 from torch import Tensor
 
 from fasteraa.export.embed import embed
-from fasteraa.policy.apply import apply_draw, apply_mask, warp_matrix
+from fasteraa.policy.apply import apply_draw, apply_mask, apply_points
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, plan_of
 
@@ -55,11 +55,9 @@ class PolicyAugmentation(GeometricAugmentationBase2D):  # type: ignore[misc]
         return self._plan.decode_one(numbers)
 
     def _matrix(self, deeds: list[Deed], width: int, height: int) -> Tensor:
-        half = torch.tensor([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]], dtype=torch.float64)  # 0 is a centre for kornia
-        total = half
-        for deed in deeds:
-            if deed.op.geometric:
-                looks = torch.eye(3, dtype=torch.float64)
-                looks[:2] = warp_matrix(self.policy, deed, width, height).view(2, 3)
-                total = looks.inverse() @ total
-        return half.inverse() @ total
+        """From where three corners of the first pixel go: shifts are by whole pixels, as the image's are."""
+        corners = torch.tensor([[0, 0], [1, 0], [0, 1]], dtype=torch.float64) + 0.5  # kornia counts from its centre
+        origin, right, down = apply_points(self.policy, corners, deeds, width, height) - 0.5
+        matrix = torch.eye(3, dtype=torch.float64)
+        matrix[:2] = torch.stack([right - origin, down - origin, origin], 1)
+        return matrix

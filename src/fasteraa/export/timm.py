@@ -14,7 +14,6 @@ from fasteraa.errors import ExportError
 from fasteraa.export.embed import embed
 from fasteraa.images import fill_for, join_alpha, split_alpha
 from fasteraa.ops import physical
-from fasteraa.policy.apply import apply_pillow
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, plan_of
 from fasteraa.policy.transform import PolicyTransform
@@ -92,7 +91,9 @@ def insert(pipeline: Any, augment: PolicyAugment) -> Any:
     steps = list(pipeline.transforms)
     place = next((i for i, step in enumerate(steps) if "ToTensor" in type(step).__name__ or _to_numpy(step)), None)
     if place is None:
-        raise ExportError(f"the pipeline must hold timm's conversion to a tensor, got {[type(s).__name__ for s in steps]}")
+        raise ExportError(
+            f"the pipeline must hold timm's conversion to a tensor, got {[type(s).__name__ for s in steps]}"
+        )
     return transforms.Compose([*steps[:place], augment, *steps[place:]])
 
 

@@ -61,14 +61,20 @@ def _python(policy: Policy, images: list[Array], pool: list[Array] | None) -> li
     return _by_pillow(exported_file(policy, "python")["Augment"](pool=_pillows(pool)), images)
 
 
-def _albumentations(
-    policy: Policy, images: list[Array], pool: list[Array] | None, native: bool = False
-) -> list[Array]:
+def _albumentations(policy: Policy, images: list[Array], pool: list[Array] | None, native: bool = False) -> list[Array]:
     made = policy.to_albumentations(native=native, pool=_pillows(pool))
-    import albumentations as A
+    seed_apart(made, itertools.count(1))
+    return [made(image=image)["image"] for image in images]
 
-    transform = A.Compose([made], seed=5)
-    return [transform(image=image)["image"] for image in images]
+
+def seed_apart(transform: Any, seeds: Iterator[int]) -> None:
+    """A seed for every part. A.Compose(seed=...) gives all nested OneOf the same one, so that their draws agree."""
+    seed = next(seeds)
+    if not hasattr(transform, "transforms"):
+        return
+    transform.set_random_seed(seed)
+    for part in transform.transforms:
+        seed_apart(part, seeds)
 
 
 def _albumentations_native(policy: Policy, images: list[Array], pool: list[Array] | None) -> list[Array]:
@@ -154,7 +160,9 @@ def test_pictures() -> list[Array]:
     return [picture(kind, *size) for size in SIZES for kind in KINDS if kind != "greyscale"]
 
 
-def distance(target: str, row: Op, magnitudes: Sequence[float], policy_settings: dict[str, Any] | None = None) -> Distance:
+def distance(
+    target: str, row: Op, magnitudes: Sequence[float], policy_settings: dict[str, Any] | None = None
+) -> Distance:
     """Of an operation that leaves nothing to chance once its magnitude and sign are given."""
     images = test_pictures()
     smooth = [index for index in range(len(images)) if index % (len(KINDS) - 1) == KINDS.index("smooth")]
@@ -164,7 +172,9 @@ def distance(target: str, row: Op, magnitudes: Sequence[float], policy_settings:
         pair = Pair(None, (0.5, 0.5), policy.fill, policy.hole_fill)
         turn = -1.0 if sign == "-" else 1.0
         ours = [hard_pillow(row, Image.fromarray(i), magnitude, turn, pair, policy.spans) for i in images]
-        gaps = [np.abs(np.asarray(a).astype(int) - b) for a, b in zip(ours, through(target, policy, images), strict=True)]
+        gaps = [
+            np.abs(np.asarray(a).astype(int) - b) for a, b in zip(ours, through(target, policy, images), strict=True)
+        ]
         largest = max(largest, *(int(gap.max()) for gap in gaps))
         averages += [float(gaps[index].mean()) for index in smooth]
     return Distance(largest, sum(averages) / len(averages))
