@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,7 +13,8 @@ from fasteraa.errors import ExportError, choices_hint
 from fasteraa.export.fidelity import check, lines
 from fasteraa.policy.artifact import Policy
 
-# target -> the package it needs, and the extra that brings it
+_log = logging.getLogger(__name__)
+# target -> the package it needs; the extra that brings it has the target's name
 TARGETS: dict[str, str | None] = {
     "torchvision": None,
     "timm": "timm",
@@ -30,7 +32,8 @@ __all__ = ["TARGETS", "render", "report", "write"]
 def render(policy: Policy, target: str, **options: Any) -> Any:
     """The policy as an object of the target: a transform, a layer, a module, or the text of a file."""
     module = _module(target)
-    check(policy, _label(target, options))
+    for line in report(policy, target, **options):
+        _log.info("%s: %s", target, line)
     return module.render(policy, **options)
 
 
@@ -58,7 +61,11 @@ def _known(target: str) -> None:
 
 
 def _label(target: str, options: dict[str, Any]) -> str:
-    return f"{target} --native" if options.get("native") else target
+    if not options.get("native"):
+        return target
+    if target != "albumentations":
+        raise ExportError(f"only albumentations has a native form, got the target {target!r}")
+    return f"{target} --native"
 
 
 def _missing(package: str) -> bool:

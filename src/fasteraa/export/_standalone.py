@@ -48,7 +48,7 @@ class Augment:
             place -= entry[0]
             if place < 0:
                 return entry
-        return max(weighted)  # the sum was rounded
+        return max(weighted, key=lambda entry: entry[0])  # the sum was rounded
 
     def apply(self, image, op, magnitude, sign, hole, partner):
         alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None

@@ -74,6 +74,7 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
         self.pool = pool
         self._found = Policy.from_json(policy)
         self._plan = plan_of(self._found)
+        self._ours = _Ours(self._found)
 
     if ALBUMENTATIONS_X:
 
@@ -99,7 +100,8 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
                 "put it before A.Normalize and A.ToFloat"
             )
         image = Image.fromarray(img if channels == 3 else img.reshape(img.shape[:2]))
-        return np.asarray(_Ours(self._found, self.pool)._pillow(image, deeds)).reshape(img.shape).copy()
+        self._ours.pool = self.pool
+        return np.array(self._ours._pillow(image, deeds)).reshape(img.shape)
 
     def apply_to_mask(self, mask: Any, deeds: Sequence[Deed], **params: Any) -> Any:
         planes = torch.from_numpy(np.ascontiguousarray(np.moveaxis(np.atleast_3d(mask), 2, 0)))

@@ -285,7 +285,8 @@ def _contrast(policy: Policy, data: Node, v: Node) -> Node:
 
 def _sharpness(policy: Policy, data: Node, v: Node) -> Node:
     """Pillow smooths the inside and leaves the outermost pixels as they were."""
-    weights = types.Constant(np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], dtype=np.float32))
+    kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], dtype=np.float32)
+    weights = types.Constant(kernel, device=data.device)
     exact = fn.cast(data, dtype=types.FLOAT)
     smooth = dmath.floor((2.0 * fn.filter(exact, weights) + 13.0) / 26.0)
     inside = fn.erase(

@@ -7,7 +7,7 @@ must do with another library's operations has a row for each that it can do; oth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fasteraa.errors import ExportError, choices_hint
 from fasteraa.ops import OPS
@@ -35,6 +35,7 @@ class Fidelity:
 EXACT = Fidelity("exact")
 OURS = Fidelity("exact", note="by fasteraa")
 POOL = Fidelity("exact", note="give it a pool of partners")
+UP_TO_128 = Fidelity("exact", note="up to 128 pixels; beyond, under 1% look at a neighbour")
 PARTNERS_IN_BATCH = Fidelity("exact", note="partners come from the batch")
 
 
@@ -87,6 +88,7 @@ COVERAGE: dict[str, Coverage] = {
     "dali": Coverage(
         {
             **dict.fromkeys((op for op in (*_TIMM, "flip", "cutout") if op != "equalize"), EXACT),
+            **dict.fromkeys(("shear_x", "shear_y", "rotate"), UP_TO_128),
             "equalize": approximate(14, "OpenCV's formula"),
             "sample_pairing": _NO_PARTNERS,
         },
@@ -107,7 +109,8 @@ def fidelity_of(op: str, target: str) -> Fidelity:
 
 def check(policy: Policy, target: str) -> dict[str, Fidelity]:
     """The fidelity of each operation of the policy; raises if there is one that the target cannot do."""
-    found = {op: fidelity_of(op, target) for op in policy.ops}
+    live = replace(policy, sub_policies=tuple(sub for sub in policy.sub_policies if sub.weight > 0))
+    found = {op: fidelity_of(op, target) for op in live.ops}
     for op, fidelity in found.items():
         if fidelity.kind == "unsupported":
             raise ExportError(f"{target} cannot do the operation {op!r}: {fidelity.note}")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
+
+if "keras" not in sys.modules:  # it reads the backend when it is imported
+    os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import keras
 import torch
