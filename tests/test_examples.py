@@ -19,8 +19,7 @@ NEEDS = {
 
 def example(name):
     for package in NEEDS[name]:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"needs {package}")
+        pytest.importorskip(package)
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -6,9 +6,9 @@ numbers and float32 with truncation, geometry on Pillow's 16.16 grid of coeffici
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from nvidia.dali.auto_aug.core import augmentation, select
 
 from fasteraa.export.embed import embed
 from fasteraa.images import LUMA
-from fasteraa.ops import Span, find
-from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
+from fasteraa.ops import find
+from fasteraa.policy.artifact import Choice, Policy, SubPolicy
 from fasteraa.policy.draw import POSITIVE
 
 Node = Any
@@ -29,99 +29,123 @@ Function = Callable[[Policy, Node, Node], Node]  # (policy, data, value in the o
 
 
 def render(policy: Policy) -> Any:
+    """DALI draws sub-policies evenly and gates each stage; unequal weights are drawn inside one augmentation.
+
+    A pipeline's size grows with the number of augmentations, so all stages share one: its magnitude bin is the row of a
+    table that says which operations the stage chooses from, and how strong they are.
+    """
     subs = [sub for sub in policy.sub_policies if sub.weight > 0]
-    if len({sub.weight for sub in subs}) == 1:
-        return DaliPolicy(_name(policy), 1, [_entries(policy, sub) for sub in subs])
-    return DaliPolicy(_name(policy), 1, [[(_mixture(policy, subs), 1.0, None)]])
+    plan = _Plan(policy, subs)
+    if plan.rows == 0:
+        entries: list[Any] = [[(_augmentation("identity", lambda data, row: data, 1), 1.0, 0)]]
+    elif len({sub.weight for sub in subs}) == 1:
+        stage = _augmentation("stage", plan.stage, plan.rows)
+        nothing = (_augmentation("identity", lambda data, row: data, plan.rows), 1.0, 0)
+        entries = [[(stage, p, row) for p, row in sub if p > 0] or [nothing] for sub in plan.subs]
+    else:
+        entries = [[(_augmentation("weighted_sub_policies", plan.whole, plan.rows), 1.0, 0)]]
+    return DaliPolicy(f"{policy.name} {policy.hash[:19]}", max(1, plan.rows), entries)
 
 
 def text(policy: Policy, path: Path) -> str:
     return embed(policy, "dali", "A Policy: apply_auto_augment(make(), images) in a pipeline with conditionals.")
 
 
-def _name(policy: Policy) -> str:
-    return f"{policy.name} {policy.hash[:19]}"
+def _augmentation(name: str, function: Callable[[Node, Node], Node], rows: int) -> Any:
+    def operation(data: Node, row: Node) -> Node:
+        return function(data, row)
+
+    return augmentation(operation, mag_range=np.arange(rows, dtype=np.int32), name=name)
 
 
-def _entries(policy: Policy, sub: SubPolicy) -> list[tuple[Any, float, None]]:
-    found = [_stage(policy, stage) for stage in sub.stages]
-    return [(made, p, None) for made, p in found if p > 0] or [
-        (_augmentation("identity", lambda data: data), 1.0, None)
-    ]
+class _Plan:
+    """A policy as tables: a row for each stage that can act, and in it an option for each of its operations."""
 
+    def __init__(self, policy: Policy, subs: Sequence[SubPolicy]):
+        self._policy = policy
+        self._weights = [sub.weight / sum(sub.weight for sub in subs) for sub in subs]
+        stages = [stage for sub in subs for stage in sub.stages]
+        acting = [[choice for choice in stage if choice.weight * choice.probability > 0] for stage in stages]
+        numbers = itertools.count()
+        rows = [next(numbers) if options else 0 for options in acting]
+        chances = [
+            sum(c.weight * c.probability for c in o) / sum(c.weight for c in s)
+            for o, s in zip(acting, stages, strict=True)
+        ]
+        places = iter(zip((min(1.0, chance) for chance in chances), rows, strict=True))
+        self.subs = [[next(places) for _ in sub.stages] for sub in subs]  # (probability, row) of each stage
+        self._table = [options for options in acting if options]
+        self.rows = len(self._table)
+        self._ops = list(dict.fromkeys(choice.op for options in self._table for choice in options))
+        self._most = max((len(options) for options in self._table), default=1)
 
-def _stage(policy: Policy, stage: Stage) -> tuple[Any, float]:
-    """One augmentation that picks an operation by weight, and the probability that it does anything."""
-    total = sum(choice.weight for choice in stage)
-    acting = [choice for choice in stage if choice.weight * choice.probability > 0]
-    shares = [choice.weight * choice.probability / total for choice in acting]
-    functions = [_leaf(policy, choice) for choice in acting]
-    name = "_or_".join(dict.fromkeys(choice.op for choice in acting))
-    return _augmentation(name, _pick(functions, shares)), min(1.0, sum(shares))
-
-
-def _augmentation(name: str, function: Callable[[Node], Node]) -> Any:
-    def operation(data: Node, _: Any) -> Node:
-        return function(data)
-
-    return augmentation(operation, name=name)
-
-
-def _mixture(policy: Policy, subs: list[SubPolicy]) -> Any:
-    """DALI draws sub-policies evenly; unequal weights are drawn inside one augmentation."""
-    runs = [_run(_entries(policy, sub)) for sub in subs]
-    return _augmentation("weighted_sub_policies", _pick(runs, [sub.weight for sub in subs]))
-
-
-def _run(entries: list[tuple[Any, float, None]]) -> Callable[[Node], Node]:
-    def run(data: Node) -> Node:
-        for made, p, _ in entries:
-            if fn.random.uniform(range=[0, 1]) < p:
-                data = made(data)
+    def whole(self, data: Node, _: Node) -> Node:
+        """A sub-policy by weight, and its stages."""
+        depth = max(len(sub) for sub in self.subs)
+        padded = [[*sub, *[(0.0, 0)] * (depth - len(sub))] for sub in self.subs]
+        drawn = fn.random.choice(len(self.subs), p=self._weights)
+        for k in range(depth):
+            probability = types.Constant(np.array([sub[k][0] for sub in padded], dtype=np.float32))[drawn]
+            row = types.Constant(np.array([sub[k][1] for sub in padded], dtype=np.int32))[drawn]
+            if fn.random.uniform(range=[0, 1]) < probability:
+                data = self.stage(data, row)
         return data
 
-    return run
+    def stage(self, data: Node, row: Node) -> Node:
+        """One of the row's operations by weight, at its strength, in its direction."""
+        option = row * self._most + self._option(row)
+        values = [[self._values(choice) for choice in options] for options in self._table]
+        up_low, up_high, down_low, down_high = (
+            _table([[value[end] for value in options] for options in values], self._most)[option] for end in range(4)
+        )
+        positive = [[POSITIVE[choice.sign] for choice in options] for options in self._table]
+        up = _double(_chance() < _table(positive, self._most)[option])
+        low, high = (up * a + (_number(1) - up) * b for a, b in ((up_low, down_low), (up_high, down_high)))
+        value = low + _chance() * (high - low)
+        index = [[self._ops.index(choice.op) for choice in options] for options in self._table]
+        which = types.Constant(np.array(_padded(index, self._most), dtype=np.int32))[option]
+        return select([self._function(op) for op in self._ops], which, data, value)
+
+    def _option(self, row: Node) -> Node:
+        edges = [
+            list(itertools.accumulate(choice.weight * choice.probability for choice in options))
+            for options in self._table
+        ]
+        parts = [[edge / options[-1] for edge in options[:-1]] + [1.0] for options in edges]
+        table = types.Constant(np.array(_padded(parts, self._most), dtype=np.float32).reshape(self.rows, -1))
+        return fn.reductions.sum(fn.cast(fn.cast(_chance(), dtype=types.FLOAT) >= table[row], dtype=types.INT32))
+
+    def _values(self, choice: Choice) -> tuple[float, float, float, float]:
+        """Lowest and highest magnitude, in one direction and in the other."""
+        span = self._policy.span(choice.op)
+        if span is None:
+            return 0.0, 0.0, 0.0, 0.0
+        low, high = choice.range
+        turn = -1.0 if find(choice.op).signed else 1.0
+        return span.value(low), span.value(high), span.value(low, turn), span.value(high, turn)
+
+    def _function(self, op: str) -> Callable[[Node, Node], Node]:
+        function, row, span = _FUNCTIONS[op], find(op), self._policy.span(op)
+        side = None
+        if span is not None and row.span is not None and span.unit == "px":
+            side = 1 if row.span.unit == "width" else 0
+
+        def apply(data: Node, value: Node) -> Node:
+            return function(self._policy, data, value if side is None else value / _side(data, side))
+
+        return apply
 
 
-def _pick(functions: list[Callable[[Node], Node]], shares: list[float]) -> Callable[[Node], Node]:
-    if len(functions) <= 1:
-        return functions[0] if functions else (lambda data: data)
-    chances = [share / sum(shares) for share in shares]
-
-    def pick(data: Node) -> Node:
-        return select(functions, fn.random.choice(len(functions), p=chances), data)
-
-    return pick
+def _padded(rows: list[list[Any]], width: int) -> list[Any]:
+    return [number for row in rows for number in [*row, *[row[-1]] * (width - len(row))]]
 
 
-def _leaf(policy: Policy, choice: Choice) -> Callable[[Node], Node]:
-    function = _FUNCTIONS[choice.op]
-    row, span, (low, high) = find(choice.op), policy.span(choice.op), choice.range
-    if span is None or row.span is None:
-        return lambda data: function(policy, data, None)
-    positive = POSITIVE[choice.sign] if row.signed else 1.0
-    if low == high and 0 < positive < 1:  # a value for each direction
-        ends = [replace(choice, sign=sign) for sign in ("+", "-")]
-        return _pick([_leaf(policy, end) for end in ends], [positive, 1 - positive])
-    side = {"width": 1, "height": 0}.get(row.span.unit) if span.unit == "px" else None
-
-    def leaf(data: Node) -> Node:
-        value = _value(span, low, high, positive)
-        return function(policy, data, value if side is None else _node(value) / _side(data, side))
-
-    return leaf
+def _table(rows: list[list[float]], width: int) -> Node:
+    return _node(np.array(_padded(rows, width), dtype=np.float64))
 
 
-def _value(span: Span, low: float, high: float, positive: float) -> Node:
-    """The physical value: a number where nothing is left to chance."""
-    if low == high:
-        return span.value(low, 2 * positive - 1)
-    magnitude = fn.random.uniform(range=[low, high], dtype=types.FLOAT64)
-    step = _number(span.at_one - span.at_zero)
-    if positive == 1.0:
-        return magnitude * step + _number(span.at_zero)
-    sign = _double(fn.random.choice([1, -1], p=[positive, 1 - positive]))
-    return sign * magnitude * step + _number(span.at_zero)
+def _chance() -> Node:
+    return fn.random.uniform(range=[0, 1], dtype=types.FLOAT64)
 
 
 def _number(number: float) -> Any:
@@ -129,15 +153,13 @@ def _number(number: float) -> Any:
     return types.Constant(float(number), dtype=types.FLOAT64)
 
 
-def _node(value: Node | float) -> Node:
-    """A number as a node in double precision: the sum of three float32 numbers, which is what DALI's constants hold."""
-    if not isinstance(value, int | float):
-        return value
-    parts, rest = [], float(value)
+def _node(value: Any) -> Node:
+    """Numbers as a node in double precision: the sum of three float32 numbers, which is what DALI's constants hold."""
+    parts, rest = [], np.asarray(value, dtype=np.float64)
     for _ in range(3):
-        parts.append(np.float32(rest))
-        rest -= float(parts[-1])
-    high, middle, low = (_double(types.Constant(np.array(part), device="cpu")) for part in parts)
+        parts.append(rest.astype(np.float32))
+        rest = rest - parts[-1]
+    high, middle, low = (_double(types.Constant(part, device="cpu")) for part in parts)
     return high + (middle + low)
 
 
@@ -165,7 +187,7 @@ def _whole(node: Node) -> Node:
 def _warp(policy: Policy, data: Node, coefficients: list[Node]) -> Node:
     """Where each output pixel looks: coefficients on the 1/65536 grid, which float32 holds up to 128 pixels."""
     half = _number(0.5)
-    a, b, c, d, e, f = (_node(part) for part in coefficients)
+    a, b, c, d, e, f = (_node(part) if isinstance(part, int) else part for part in coefficients)
     a, b, c, d, e, f = (_fixed(n) for n in (a, b, c + half * a + half * b, d, e, f + half * d + half * e))
     grid = fn.stack(a, b, c - half * a - half * b, d, e, f - half * d - half * e)
     matrix = fn.reshape(fn.cast(grid, dtype=types.FLOAT), shape=[2, 3])
@@ -195,11 +217,11 @@ def _shear_y(policy: Policy, data: Node, v: Node) -> Node:
 
 
 def _translate_x(policy: Policy, data: Node, v: Node) -> Node:
-    return _warp(policy, data, [1, 0, _whole(_node(v) * _side(data, 1)), 0, 1, 0])
+    return _warp(policy, data, [1, 0, _whole(v * _side(data, 1)), 0, 1, 0])
 
 
 def _translate_y(policy: Policy, data: Node, v: Node) -> Node:
-    return _warp(policy, data, [1, 0, 0, 0, 1, _whole(_node(v) * _side(data, 0))])
+    return _warp(policy, data, [1, 0, 0, 0, 1, _whole(v * _side(data, 0))])
 
 
 def _rotate(policy: Policy, data: Node, v: Node) -> Node:
@@ -208,12 +230,18 @@ def _rotate(policy: Policy, data: Node, v: Node) -> Node:
     return _warp(policy, data, [cos, _number(0) - sin, x - x * cos + y * sin, sin, cos, y - x * sin - y * cos])
 
 
-def _cos_sin(degrees: Node | float) -> tuple[Node, Node]:
-    """DALI's own have float32's precision, which is enough where the angle is drawn anyway."""
-    if isinstance(degrees, int | float):
-        return _node(math.cos(math.radians(degrees))), _node(math.sin(math.radians(degrees)))
-    angle = degrees * _number(math.pi / 180)
-    return _double(dmath.cos(angle)), _double(dmath.sin(angle))
+def _cos_sin(degrees: Node) -> tuple[Node, Node]:
+    """In double precision, which DALI's own do not have: the series for an eighth of the angle, doubled three times."""
+    t = degrees * _node(math.pi / 180 / 8)
+    square = t * t
+    one, sin, cos = _number(1), _number(1), _number(1)
+    for n in range(14, 1, -2):
+        cos = one - square * cos / _number(n * (n - 1))
+        sin = one - square * sin / _number(n * (n + 1))
+    sin = sin * t
+    for _ in range(3):
+        sin, cos = _number(2) * sin * cos, one - _number(2) * sin * sin
+    return cos, sin
 
 
 def _flip(policy: Policy, data: Node, v: Node) -> Node:
@@ -224,12 +252,12 @@ def _flip(policy: Policy, data: Node, v: Node) -> Node:
 
 
 def _solarize(policy: Policy, data: Node, v: Node) -> Node:
-    below = data < fn.cast(dmath.ceil(_node(v)), dtype=types.INT32)
+    below = data < fn.cast(dmath.ceil(v), dtype=types.INT32)
     return fn.cast(below * data + (below ^ True) * (types.Constant(255, dtype=types.UINT8) - data), dtype=types.UINT8)
 
 
 def _posterize(policy: Policy, data: Node, v: Node) -> Node:
-    bits = fn.cast(dmath.clamp(dmath.floor(_node(v)), 1, 8), dtype=types.INT32)
+    bits = fn.cast(dmath.clamp(dmath.floor(v), 1, 8), dtype=types.INT32)
     masks = types.Constant(np.array([256 - 2 ** (8 - bit) for bit in range(9)], dtype=np.int32))
     return fn.cast(fn.cast(data, dtype=types.INT32) & masks[bits], dtype=types.UINT8)
 
@@ -258,7 +286,7 @@ def _blend(start: Node, data: Node, v: Node) -> Node:
     """float32, one rounding per operation and truncation, as Pillow's C code does it."""
     end = fn.cast(data, dtype=types.FLOAT)
     start = fn.cast(start, dtype=types.FLOAT)
-    return _levels(start + fn.cast(_node(v), dtype=types.FLOAT) * (end - start))
+    return _levels(start + fn.cast(v, dtype=types.FLOAT) * (end - start))
 
 
 def _grey(data: Node) -> Node:
@@ -301,7 +329,7 @@ def _sharpness(policy: Policy, data: Node, v: Node) -> Node:
 
 def _cutout(policy: Policy, data: Node, v: Node) -> Node:
     height, width = _side(data, 0), _side(data, 1)
-    side = _node(v) * width
+    side = v * width
     place = fn.random.uniform(range=[0, 1], shape=[2], dtype=types.FLOAT64)
     top = dmath.floor(dmath.max(place[1] * height - side / _number(2), _number(0)))
     left = dmath.floor(dmath.max(place[0] * width - side / _number(2), _number(0)))
