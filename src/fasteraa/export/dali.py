@@ -107,13 +107,14 @@ class _Plan:
         return select([self._function(op) for op in self._ops], which, data, value)
 
     def _option(self, row: Node) -> Node:
-        edges = [
-            list(itertools.accumulate(choice.weight * choice.probability for choice in options))
-            for options in self._table
-        ]
-        parts = [[edge / options[-1] for edge in options[:-1]] + [1.0] for options in edges]
-        table = types.Constant(np.array(_padded(parts, self._most), dtype=np.float32).reshape(self.rows, -1))
-        return fn.reductions.sum(fn.cast(fn.cast(_chance(), dtype=types.FLOAT) >= table[row], dtype=types.INT32))
+        """How many of the row's inner edges between shares a uniform number passes."""
+        if self._most == 1:
+            return types.Constant(np.int32(0))
+        shares = [[choice.weight * choice.probability for choice in options] for options in self._table]
+        inner = [[edge / sum(row) for edge in itertools.accumulate(row)][:-1] for row in shares]
+        padded = [[*edges, *[2.0] * (self._most - 1 - len(edges))] for edges in inner]  # never passed
+        edges = types.Constant(np.array(padded, dtype=np.float32))[row]
+        return fn.reductions.sum(fn.cast(fn.cast(_chance(), dtype=types.FLOAT) >= edges, dtype=types.INT32))
 
     def _values(self, choice: Choice) -> tuple[float, float, float, float]:
         """Lowest and highest magnitude, in one direction and in the other."""
