@@ -414,6 +414,16 @@ def test_kornia_containers_move_masks_boxes_and_points():
     assert K.ImageSequential(policy.to_kornia())(images).shape == images.shape
 
 
+@pytest.mark.gpu
+def test_batches_on_a_gpu():
+    need("kornia")
+    images = torch.from_numpy(np.stack([picture("noise", 24, 20, seed) for seed in range(64)])).permute(0, 3, 1, 2)
+    module = Policy.named("trivialaugment-wide").to_kornia()
+    numbers = torch.rand(64, module._plan.width, dtype=torch.float64)
+    cpu, gpu = (module(images.to(device) / 255, params={"uniform": numbers}) for device in ("cpu", "cuda"))
+    assert torch.equal((cpu * 255).round(), (gpu * 255).round().cpu())
+
+
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's own
 def test_keras_layer_in_a_model(tmp_path):
     keras = pytest.importorskip("keras")
