@@ -1,11 +1,11 @@
-# make setup | test | check | demo | parity | mutate | docs
+# make setup | test | test-extras | check | demo | parity | mutate | generate
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.ready
 EXTRAS ?= dev
 JOBS ?= 2
-.PHONY: setup demo test check parity mutate generate clean
+.PHONY: setup demo test test-extras check parity mutate generate clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# the exporters with DALI too, whose CPU backend needs no GPU but 600 MB
+test-extras: $(STAMP)
+	@uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS),extras]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS),extras]'
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/export tests/test_examples.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -32,6 +32,10 @@ class ConfigError(FasterAAError):
     """A setting has an unknown name or an impossible value."""
 
 
+class ExportError(FasterAAError):
+    """A policy cannot be carried over to a target, or the target's package is not there."""
+
+
 class RunError(FasterAAError):
     """A run could not go on; its folder holds the last good state."""
 

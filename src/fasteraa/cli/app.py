@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fasteraa._version import __version__
+from fasteraa.cli.export import export_command
 from fasteraa.search.config import FIELDS
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ data_app = typer.Typer(help="Look at data before searching on it.", no_args_is_h
 app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Measure speed, side by side with other libraries.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+app.command("export")(export_command)
 
 
 def about(setting: str) -> str:
