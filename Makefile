@@ -18,10 +18,11 @@ $(STAMP): pyproject.toml
 	 { echo "uv did not do; using pip"; [ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear $(VENV); $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'; }
 	@touch $@
 
-# the main job on the embedded sample: a policy, its picture and a summary in demo/
+# the main job on the embedded sample: a policy, its picture and a summary in demo/, then how it does beside others
 demo: $(STAMP)
 	@rm -rf demo
 	$(BIN)/fasteraa search --out demo --batch-size 64
+	$(BIN)/fasteraa compare --policies none,trivialaugment-wide,searched=demo --seeds 3 --out demo/comparison
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
