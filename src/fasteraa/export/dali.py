@@ -21,6 +21,7 @@ from nvidia.dali.auto_aug.core import augmentation, select
 from fasteraa.export.embed import embed
 from fasteraa.images import LUMA
 from fasteraa.ops import find
+from fasteraa.ops.declare import SIDES
 from fasteraa.policy.artifact import Choice, Policy, SubPolicy
 from fasteraa.policy.draw import POSITIVE
 
@@ -126,13 +127,13 @@ class _Plan:
         return span.value(low), span.value(high), span.value(low, turn), span.value(high, turn)
 
     def _function(self, op: str) -> Callable[[Node, Node], Node]:
-        function, row, span = _FUNCTIONS[op], find(op), self._policy.span(op)
+        function, span = _FUNCTIONS[op], self._policy.span(op)
         side = None
-        if span is not None and row.span is not None and span.unit == "px":
-            side = 1 if row.span.unit == "width" else 0
+        if span is not None and span.unit in SIDES:
+            side = 1 if span.unit == "width" else 0
 
         def apply(data: Node, value: Node) -> Node:
-            return function(self._policy, data, value if side is None else value / _side(data, side))
+            return function(self._policy, data, value if side is None else value * _side(data, side))
 
         return apply
 
@@ -218,11 +219,11 @@ def _shear_y(policy: Policy, data: Node, v: Node) -> Node:
 
 
 def _translate_x(policy: Policy, data: Node, v: Node) -> Node:
-    return _warp(policy, data, [1, 0, _whole(v * _side(data, 1)), 0, 1, 0])
+    return _warp(policy, data, [1, 0, _whole(v), 0, 1, 0])
 
 
 def _translate_y(policy: Policy, data: Node, v: Node) -> Node:
-    return _warp(policy, data, [1, 0, 0, 0, 1, _whole(v * _side(data, 0))])
+    return _warp(policy, data, [1, 0, 0, 0, 1, _whole(v)])
 
 
 def _rotate(policy: Policy, data: Node, v: Node) -> Node:
@@ -330,13 +331,12 @@ def _sharpness(policy: Policy, data: Node, v: Node) -> Node:
 
 def _cutout(policy: Policy, data: Node, v: Node) -> Node:
     height, width = _side(data, 0), _side(data, 1)
-    side = v * width
     place = fn.random.uniform(range=[0, 1], shape=[2], dtype=types.FLOAT64)
-    top = dmath.floor(dmath.max(place[1] * height - side / _number(2), _number(0)))
-    left = dmath.floor(dmath.max(place[0] * width - side / _number(2), _number(0)))
+    top = dmath.floor(dmath.max(place[1] * height - v / _number(2), _number(0)))
+    left = dmath.floor(dmath.max(place[0] * width - v / _number(2), _number(0)))
     one = _number(1)
-    lengths = fn.stack(dmath.floor(top + side) - top + one, dmath.floor(left + side) - left + one)
-    painted = fn.cast(lengths * _double(side > 0), dtype=types.FLOAT)  # corners are included; no side, no pixel
+    lengths = fn.stack(dmath.floor(top + v) - top + one, dmath.floor(left + v) - left + one)
+    painted = fn.cast(lengths * _double(v > 0), dtype=types.FLOAT)  # corners are included; no side, no pixel
     anchor = fn.cast(fn.stack(top, left), dtype=types.FLOAT)
     return fn.erase(data, anchor=anchor, shape=painted, axes=[0, 1], fill_value=list(map(float, policy.hole_fill)))
 

@@ -11,6 +11,7 @@ from fasteraa._version import __version__
 from fasteraa.export.embed import title
 from fasteraa.export.fidelity import lines
 from fasteraa.ops import find
+from fasteraa.ops.declare import SIDES
 from fasteraa.policy.artifact import Choice, Policy
 from fasteraa.policy.draw import POSITIVE
 
@@ -42,8 +43,9 @@ def _option(choice: Choice) -> tuple[Any, ...]:
 
 
 def _span(policy: Policy, op: str) -> tuple[float, float, str]:
-    """The ends, and the side of the image that a span in pixels is divided by."""
+    """The ends, and the unit as far as the file needs it: a side that is a share of the image, or whole pixels."""
     span, row = policy.span(op), find(op)
     assert span is not None
-    assert row.span is not None
-    return span.at_zero, span.at_one, row.span.unit if span.unit == "px" else ""
+    if span.unit in SIDES:
+        return span.at_zero, span.at_one, span.unit
+    return span.at_zero, span.at_one, "whole px" if span.unit == "px" and row.discrete else ""
