@@ -113,7 +113,7 @@ def test_interrupted_and_resumed(tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=300)
-    assert process.returncode == 2
+    assert process.returncode == 130
     assert "stopped by SIGINT" in error
     assert "--resume" in error
     done = fasteraa(*arguments, "--resume", "--max-minutes", "0.02")

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
-from fasteraa.errors import ConfigError, RunError
+from fasteraa.errors import ConfigError, Interrupted, RunError
 from fasteraa.nets import Critic, build
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
@@ -205,7 +205,7 @@ class Run:
             if not finished and bool(torch.isfinite(self._parameters()).all() & torch.isfinite(self.sums).all()):
                 self.save()
             if caught:
-                raise RunError(
+                raise Interrupted(
                     f"stopped by {caught[0]} in epoch {self.epoch + 1}; everything is saved in "
                     f"{str(self.folder.path)!r}: add --resume to go on"
                 )
