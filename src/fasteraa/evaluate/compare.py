@@ -132,17 +132,20 @@ def _contender(text: str, seeds: int) -> Contender:
 
 def cells_of(contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequence[int]) -> list[Cell]:
     """Seed by seed, so that a table cut short is a fair one."""
-    return [_cell(contender, recipe, number, seed) for number, seed in enumerate(seeds) for contender in contenders]
+    return [
+        make_cell(contender.label, contender.policy(number), recipe, seed)
+        for number, seed in enumerate(seeds)
+        for contender in contenders
+    ]
 
 
-def _cell(contender: Contender, recipe: TrainRecipe, number: int, seed: int) -> Cell:
+def make_cell(label: str, policy: Policy, recipe: TrainRecipe, seed: int) -> Cell:
     """The recipe's cutout follows every policy but `none`; `cutout` is that alone."""
-    policy = contender.policy(number)
     if policy.name == "none":
         recipe = replace(recipe, cutout=0)
     elif policy.name == "cutout" and recipe.cutout:
         policy = named("none")
-    return Cell(contender.label, policy, recipe, seed)
+    return Cell(label, policy, recipe, seed)
 
 
 # --- running --------------------------------------------------------------------------------------------------------

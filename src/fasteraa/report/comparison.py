@@ -124,7 +124,7 @@ def to_svg(comparison: Comparison) -> str:
         return round(_LEFT + inside * (_WIDTH - _LEFT - _RIGHT), 1)
 
     marks = []
-    for tick in _ticks(low, high):
+    for tick in ticks(low, high):
         marks.append(f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{height - 34}"/>')
         marks.append(f'<text class="tick" x="{x(tick)}" y="{height - 18}">{tick:g}</text>')
     for number, row in enumerate(rows):
@@ -145,7 +145,7 @@ def to_svg(comparison: Comparison) -> str:
 
 
 def _line(row: Row, y: float, x: Any) -> list[str]:
-    marks = [f'<text class="name" x="{_LEFT - 12}" y="{y + 4}">{escape(_short(row.label))}</text>']
+    marks = [f'<text class="name" x="{_LEFT - 12}" y="{y + 4}">{escape(short(row.label))}</text>']
     if math.isfinite(row.error.half):
         ends = x(row.error.mean - row.error.half), x(row.error.mean + row.error.half)
         marks.append(f'<line class="bar" x1="{ends[0]}" x2="{ends[1]}" y1="{y}" y2="{y}"/>')
@@ -155,8 +155,8 @@ def _line(row: Row, y: float, x: Any) -> list[str]:
     return marks
 
 
-def _short(label: str) -> str:
-    return label if len(label) <= 28 else "..." + label[-25:]
+def short(label: str, most: int = 28) -> str:
+    return label if len(label) <= most else "..." + label[3 - most :]
 
 
 def _range(rows: Sequence[Row]) -> tuple[float, float]:
@@ -165,7 +165,7 @@ def _range(rows: Sequence[Row]) -> tuple[float, float]:
     return max(min(values) - 0.15 * spread, 0), max(values) + 0.15 * spread
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     step = 10 ** math.floor(math.log10((high - low) / 4))
     step *= next(m for m in (1, 2, 5, 10) if (high - low) / (m * step) <= 7)
     first = math.ceil(low / step)
