@@ -1,11 +1,11 @@
-# make setup | test | check | demo | parity | mutate | docs
+# make setup | test | test-extras | check | demo | parity | mutate | generate
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.ready
 EXTRAS ?= dev
 JOBS ?= 2
-.PHONY: setup demo test check parity mutate generate clean
+.PHONY: setup demo test test-extras check parity mutate generate clean
 
 setup: $(STAMP)
 
@@ -18,13 +18,19 @@ $(STAMP): pyproject.toml
 	 { echo "uv did not do; using pip"; [ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear $(VENV); $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'; }
 	@touch $@
 
-# the main job on the embedded sample: a policy, its picture and a summary in demo/
+# the main job on the embedded sample: a policy, its picture and a summary in demo/, then how it does beside others
 demo: $(STAMP)
 	@rm -rf demo
 	$(BIN)/fasteraa search --out demo --batch-size 64
+	$(BIN)/fasteraa compare --policies none,trivialaugment-wide,searched=demo --seeds 3 --out demo/comparison
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# the exporters with DALI too, whose CPU backend needs no GPU but 600 MB
+test-extras: $(STAMP)
+	@uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS),extras]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS),extras]'
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/export tests/test_examples.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

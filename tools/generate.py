@@ -17,6 +17,13 @@ def ops_table() -> str:
     return markdown_table(OPS_COLUMNS, op_rows())
 
 
+def export_table() -> str:
+    from fasteraa.cli.tables import markdown_table
+    from fasteraa.export.fidelity import table
+
+    return markdown_table(*table())
+
+
 def cli_help() -> str:
     """Every command with its arguments and options (in our own words, not in those of one version of Typer)."""
     import typer
@@ -49,7 +56,11 @@ def _parameter(parameter: Any) -> str | None:
     return f"- `{names}`: {parameter.help}{shown}"
 
 
-MADE: dict[str, Callable[[], str]] = {"ops-table": ops_table, "cli-help": cli_help}
+MADE: dict[str, Callable[[], str]] = {
+    "ops-table": ops_table,
+    "export-table": export_table,
+    "cli-help": cli_help,
+}
 
 
 def refreshed(text: str) -> str:

@@ -49,7 +49,7 @@ def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
         "apply": Part([[*apply, "--seconds", "1"]], 60, 2800),
         "search": Part([[*bench, "--no-scaling"]], 60, 1200),
         "warm": Part([[*whole, str(scratch / "warm")]], 60, 400, ends),
-        "resume": Part([[*pytest, "-k", "goes_on", *others]], 40, 300),
+        "resume": Part([[*pytest, "-k", "goes_on", str(ROOT / "tests/search/test_fast.py")]], 40, 300),
         "applied": Part([[*me, "applied"]], 60, 2000),
         "tests": Part([[*pytest, "--continue-on-collection-errors", *others]]),
         "precisions": Part(precisions),

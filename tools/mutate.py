@@ -80,8 +80,9 @@ class Mutant:
 
 def mutants(tree: ast.Module) -> Iterator[tuple[int, str, ast.Module]]:
     """(line, what was changed, the changed module)."""
+    words = _annotations(tree)
     for index, node in enumerate(ast.walk(tree)):
-        for what in _changes(node):
+        for what in _changes(node) if id(node) not in words else []:
             changed = copy.deepcopy(tree)
             target = next(n for i, n in enumerate(ast.walk(changed)) if i == index)
             _apply(target, what)
@@ -90,8 +91,6 @@ def mutants(tree: ast.Module) -> Iterator[tuple[int, str, ast.Module]]:
 
 def _changes(node: ast.AST) -> list[str]:
     if isinstance(node, ast.BinOp | ast.UnaryOp) and type(node.op) in _SWAPS:
-        if isinstance(node.op, ast.BitOr) and isinstance(node, ast.BinOp) and _is_type(node):
-            return []
         return [f"{type(node.op).__name__} -> {_SWAPS[type(node.op)].__name__}"]
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _SWAPS:
         return [f"{type(node.ops[0]).__name__} -> {_SWAPS[type(node.ops[0])].__name__}"]
@@ -102,9 +101,10 @@ def _changes(node: ast.AST) -> list[str]:
     return []
 
 
-def _is_type(node: ast.BinOp) -> bool:
-    """`int | None` and the like."""
-    return any(isinstance(side, ast.Constant) and side.value is None for side in (node.left, node.right))
+def _annotations(tree: ast.Module) -> set[int]:
+    """Nodes of annotations, which are never evaluated."""
+    found = (getattr(node, name, None) for node in ast.walk(tree) for name in ("annotation", "returns"))
+    return {id(part) for node in found if node is not None for part in ast.walk(node)}
 
 
 def _apply(node: ast.AST, what: str) -> None:

@@ -9,6 +9,8 @@ from difflib import get_close_matches
 class FasterAAError(Exception):
     """Base of every error that is the caller's to mend; the CLI prints it as one line and exits with 2."""
 
+    exit_code = 2
+
 
 class PolicyError(FasterAAError):
     """A policy, or a file that should hold one, is not valid."""
@@ -22,8 +24,16 @@ class DataError(FasterAAError):
     """A data source cannot be read as images with labels."""
 
 
+class SplitError(DataError):
+    """A data source has no split of that name."""
+
+
 class ConfigError(FasterAAError):
     """A setting has an unknown name or an impossible value."""
+
+
+class ExportError(FasterAAError):
+    """A policy cannot be carried over to a target, or the target's package is not there."""
 
 
 class RunError(FasterAAError):
@@ -36,6 +46,11 @@ class Stopped(RunError):
     def __init__(self, message: str, signal: int):
         super().__init__(message)
         self.signal = signal
+        self.exit_code = 128 + signal
+
+
+class OutOfTime(RunError):
+    """A time limit ended a run; its folder holds the state to go on from."""
 
 
 def reason(error: OSError) -> str:

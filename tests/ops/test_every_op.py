@@ -8,7 +8,7 @@ from PIL import Image
 
 from fasteraa.errors import ImageError
 from fasteraa.images import to_pillow, to_tensor
-from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow, physical, warp
+from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow, physical, soft, warp
 from fasteraa.testing import ops as checks
 
 ROWS = list(OPS.values())
@@ -47,6 +47,13 @@ def test_equals_pillow_on_a_wider_span(scaled):
 
 def test_leaves_the_image_alone_at_zero(scaled):
     checks.check_identity_at_zero(scaled)
+
+
+def test_without_a_magnitude_nothing_happens(scaled):
+    image = torch.randint(0, 256, (2, 3, 9, 8), dtype=torch.uint8)
+    assert torch.equal(hard(scaled, image, context=Context(image.flip(0))), image)
+    share = image.double() / 255
+    torch.testing.assert_close(soft(scaled, share, context=Context(share.flip(0))), share, rtol=0, atol=1e-12)
 
 
 def test_strength_grows(scaled):

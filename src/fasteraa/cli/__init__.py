@@ -51,7 +51,7 @@ def _explain(error: BaseException, caught: list[signal.Signals]) -> int:
     from fasteraa.errors import FasterAAError, Stopped
 
     if isinstance(error, Stopped):
-        return _say(error, 128 + error.signal)
+        return _say(error, error.exit_code)
     if caught:  # as KeyboardInterrupt, or as the error that an interrupted import made of it
         _say(f"stopped by {caught[0].name} before it was done", 128 + caught[0])
         os._exit(128 + caught[0])  # at once: threads that still decode images would be waited for

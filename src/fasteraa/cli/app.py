@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fasteraa._version import __version__
+from fasteraa.cli.export import export_command
 from fasteraa.search.config import FIELDS
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ data_app = typer.Typer(help="Look at data before searching on it.", no_args_is_h
 app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Measure speed, side by side with other libraries.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+app.command("export")(export_command)
 
 
 def about(setting: str) -> str:
@@ -103,13 +105,18 @@ def search_command(
     data_root: DataRoot = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="End early, with a valid policy.")] = None,
+    calibrate: Annotated[
+        bool, typer.Option(help="End by choosing how much of it to apply, in short trainings on held-back images.")
+    ] = True,
+    calibrate_minutes: Annotated[float, typer.Option(help="What that may take.")] = 1.5,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
 ) -> None:
     """Find a policy for your images."""
     from fasteraa.cli.search import run_search
 
+    minutes = calibrate_minutes if calibrate else None
     flags = _flags(locals())
-    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, tensorboard)
+    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, minutes, tensorboard)
 
 
 @app.command("config")
@@ -241,3 +248,4 @@ def bench_search(
 
 
 from fasteraa.cli import evaluate as _evaluate  # noqa: E402, F401  (registers its commands)
+from fasteraa.cli import reproduce as _reproduce  # noqa: E402, F401

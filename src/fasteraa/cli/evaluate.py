@@ -11,7 +11,8 @@ import typer
 from fasteraa.cli.app import DataRoot, Size, SourceArgument, app
 
 if TYPE_CHECKING:
-    from fasteraa.evaluate.compare import Arena, Contender
+    from fasteraa.evaluate.arena import Arena
+    from fasteraa.evaluate.compare import Contender
     from fasteraa.evaluate.recipe import TrainRecipe
 
 Network = Annotated[str, typer.Option(help="auto, wrn-40-2, wrn-28-10, small, timm:NAME, ...")]
@@ -53,18 +54,20 @@ def compare_command(
     held_out: HeldOut = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once (default: 1 on a GPU, cores on a CPU).")] = None,
     per_op: Annotated[bool, typer.Option("--per-op", help="Also measure what each operation does to guesses.")] = False,
+    max_minutes: Annotated[float | None, typer.Option(help="End early; the same command goes on.")] = None,
     device: Device = "auto",
     data_root: DataRoot = None,
 ) -> None:
     """Train a network with each policy and several seeds, and put the errors side by side."""
-    from fasteraa.evaluate.compare import cells_of, open_arena, parse_contenders, run_cells, tabulate
+    from fasteraa.evaluate.arena import open_arena
+    from fasteraa.evaluate.compare import cells_of, end_of, parse_contenders, run_cells, tabulate
     from fasteraa.report.comparison import publish
 
-    contenders = parse_contenders(policies, seeds)
+    until, contenders = end_of(max_minutes), parse_contenders(policies, seeds)
     arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
     chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
     typer.echo(_describe(arena, chosen))
-    run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo)
+    run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo, until)
     comparison = tabulate(arena, contenders, chosen, range(seeds))
     publish(comparison, out)
     _print(comparison)
@@ -94,9 +97,13 @@ def evaluate_command(
     data_root: DataRoot = None,
 ) -> None:
     """Train a network once with one policy: a single cell of compare, kept in the same folder."""
-    from fasteraa.evaluate.compare import cells_of, open_arena, parse_contenders, read_cell, run_cells
+    from fasteraa.errors import ConfigError
+    from fasteraa.evaluate.arena import open_arena
+    from fasteraa.evaluate.compare import cells_of, parse_contenders, read_cell, run_cells
 
     contenders = parse_contenders(policy, seed + 1)
+    if len(contenders) > 1:
+        raise ConfigError(f"evaluate takes one policy, got {policy!r}; fasteraa compare takes several")
     arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
     chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
     typer.echo(_describe(arena, chosen))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fasteraa.errors import ConfigError
 from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
+
+if TYPE_CHECKING:
+    from fasteraa.evaluate.calibrate import Calibration
+    from fasteraa.search.folder import RunFolder
+    from fasteraa.search.run import SearchResult
 
 
 def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str | None) -> SearchConfig:
@@ -63,8 +69,11 @@ def run_search(
     data_root: Path | None,
     resume: bool,
     max_minutes: float | None,
+    calibrate_minutes: float | None,
     tensorboard: bool,
 ) -> None:
+    if calibrate_minutes is not None and not calibrate_minutes > 0:
+        raise ConfigError(f"--calibrate-minutes must be positive, got {calibrate_minutes:g}; or say --no-calibrate")
     if resume and config is None and (out / "config.toml").is_file():
         config = out / "config.toml"  # a resumed run has its own settings
     settings = effective_config(flags, config, (source or "sample") if recipe else None)
@@ -87,13 +96,52 @@ def run_search(
         progress=with_tensorboard(progress, out) if tensorboard else progress,
     )
     folder = RunFolder(out)
-    summary = summarise(result.start, result.policy)
+    policy, summary = result.policy, summarise(result.start, result.policy)
+    if calibrate_minutes is not None and result.finished:
+        calibration = _calibrate(result, settings, calibrate_minutes, folder, device, progress.say)
+        policy = calibration.policy(result.policy)
+        result.policy.save(folder.found)
+        policy.save(folder.policy)
+        summary += f"\n\nHow much of it to apply:\n{calibration.words()}"
     folder.write(folder.summary, summary + "\n")
     with folder.replacing(folder.preview) as partial:
-        draw_sheet(result.policy, result.data.images[:64]).save(partial)
+        draw_sheet(policy, result.data.images[:64]).save(partial)
     if not result.finished:
         summary += f"\n\nended early, after {len(result.epochs)} of {settings.epochs} epochs (--resume goes on)"
-    typer.echo(f"\n{summary}\n\n{_use(folder, 'sample_pairing' in result.policy.ops)}")
+    typer.echo(f"\n{summary}\n\n{_use(folder, 'sample_pairing' in policy.ops)}")
+
+
+def _calibrate(
+    result: SearchResult,
+    settings: SearchConfig,
+    minutes: float,
+    folder: RunFolder,
+    device: str,
+    say: Callable[[str], None],
+) -> Calibration:
+    from fasteraa.errors import Stopped
+    from fasteraa.evaluate.calibrate import calibrate, usual_candidates
+    from fasteraa.evaluate.compare import choose_recipe
+
+    recipe = replace(choose_recipe(result.data, device), crop=settings.crop, flip=settings.flip)
+    candidates = usual_candidates(result.start, result.policy, result.halfway, settings.ops)
+    try:
+        return calibrate(
+            result.data,
+            candidates,
+            minutes=minutes,
+            recipe=recipe,
+            device=device,
+            folder=folder.path / "calibration",
+            seed=settings.seed,
+            say=say,
+        )
+    except Stopped as stopped:
+        raise Stopped(
+            f"calibration was stopped; {str(folder.policy)!r} holds the found policy as the search left it: add "
+            "--resume to calibrate it",
+            stopped.signal,
+        ) from None
 
 
 def _use(folder: Any, pairs: bool) -> str:

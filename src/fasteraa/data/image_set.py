@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,6 +66,14 @@ class ImageSet:
         """`fraction` of every class, and the rest; every class is in both parts."""
         first, rest = stratify.cut(self.labels.numpy(), len(self.classes), fraction, seed)
         return self._take(first), self._take(rest)
+
+    def folds(self, count: int, seed: int) -> Iterator[tuple[ImageSet, ImageSet]]:
+        """`count` times (the rest, the fold): each image is in one fold, and every class in all of them."""
+        if not 2 <= count <= min(number for number in self.counts() if number):
+            raise DataError(f"every fold needs an image of each class, got {count} folds of {self.counts()} images")
+        fold_of = stratify.folds(self.labels.numpy(), len(self.classes), count, seed)
+        for fold in range(count):
+            yield self._take(np.flatnonzero(fold_of != fold)), self._take(np.flatnonzero(fold_of == fold))
 
     def _take(self, index: Labels) -> ImageSet:
         rows = torch.from_numpy(index)

@@ -58,10 +58,10 @@ def load(
     look = Look(_background(background), exif)
     opened = open_source(source, data_root, download)
     listing = restrict(opened.listing(split), classes, seed)
-    _check_not_empty(listing, opened.name, split)
+    check_not_empty(listing, opened.name, split)
     if at_most is not None:
         subset = min(max(at_most, int((listing.counts() > 0).sum())), subset or len(listing), len(listing))
-    wanted = Wanted(_size(size), subset, _seed(seed), _budget(broken_budget), look)
+    wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), look)
     return gather(listing, opened.name, wanted, progress)
 
 
@@ -78,7 +78,7 @@ def restrict(listing: Listing, classes: int | Sequence[str] | None, seed: int) -
     return listing.restrict(names)
 
 
-def _check_not_empty(listing: Listing, name: str, split: str) -> None:
+def check_not_empty(listing: Listing, name: str, split: str) -> None:
     """A class folder without images is a slip in a training set; a test set may lack a class."""
     if not len(listing):
         raise DataError(f"{name} has no images in split {split!r}")
@@ -90,7 +90,7 @@ def _check_not_empty(listing: Listing, name: str, split: str) -> None:
         )
 
 
-def _size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+def as_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     if size is None:
         return None
     pair = (size, size) if isinstance(size, int) else tuple(size)

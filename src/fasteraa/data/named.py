@@ -19,7 +19,7 @@ from fasteraa.data.arrays import array_listing, as_images, flat_labels, numbered
 from fasteraa.data.folder import open_folder
 from fasteraa.data.objects import dataset_listing
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source, concatenate
-from fasteraa.errors import DataError, choices_hint
+from fasteraa.errors import DataError, SplitError, choices_hint
 
 _BY_FLAG: Mapping[str, Mapping[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
 _BY_WORD: Mapping[str, Mapping[str, Any]] = {"train": {"split": "train"}, "test": {"split": "test"}}
@@ -152,4 +152,4 @@ def _try_each(
             refusal = str(error)
             continue
         return dataset_listing(dataset, class_name)
-    raise DataError(f"torchvision:{class_name} has no such split: {refusal}")
+    raise SplitError(f"torchvision:{class_name} has no such split: {refusal}")

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from fasteraa.data.labels import Labels
-from fasteraa.errors import DataError
+from fasteraa.errors import DataError, SplitError
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -84,7 +84,7 @@ class Source:
             else "For held-out images add a test/ or val/ folder beside train/, or a split column to a manifest (in "
             "Python, ImageSet.split(fraction, seed) divides one set)"
         )
-        raise DataError(f"{self.name} has no split {split!r}; choices: {', '.join(self.splits)}. {hint}")
+        raise SplitError(f"{self.name} has no split {split!r}; choices: {', '.join(self.splits)}. {hint}")
 
 
 @contextmanager

@@ -76,6 +76,14 @@ def cut(labels: Labels, class_count: int, fraction: float, seed: int) -> tuple[L
     return first, np.setdiff1d(np.arange(total), first)
 
 
+def folds(labels: Labels, class_count: int, count: int, seed: int) -> Labels:
+    """The fold of each image: every class is dealt out in turn, going on where the class before it stopped."""
+    order = np.concatenate(candidates(labels, class_count, seed))
+    fold_of = np.empty(len(labels), dtype=np.int64)
+    fold_of[order] = np.arange(len(labels)) % count
+    return fold_of
+
+
 def choose_classes(classes: tuple[str, ...], count: int, seed: int) -> tuple[str, ...]:
     """`count` class names by seed; it looks at names only, so that train and test choose the same."""
     if not 1 <= count <= len(classes):

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import multiprocessing
 import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +21,20 @@ from typing import Any
 import torch
 import torch.multiprocessing  # lets a pool share tensors with its workers instead of copying them
 
-from fasteraa.data import ImageSet, load
-from fasteraa.errors import ConfigError, DataError, RunError
+from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
+from fasteraa.evaluate.arena import Arena, open_arena
+from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
-from fasteraa.evaluate.trainer import Job, Trained, save_network, train_together
+from fasteraa.evaluate.trainer import Job, Trained, Until, save_network, train_together
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import named
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.run import choose_backbone, find_device
 
+_WORTH_COMPILING = 12_000  # steps: compiling takes half a minute and saves some 2 ms a step
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
-HELD_OUT = 0.2  # of the training images, where a source has no other ones
 Say = Callable[[str], None]
 
 
@@ -57,14 +64,17 @@ class Cell:
     recipe: TrainRecipe
     seed: int
 
-    def key(self, data: ImageSet, held_out: ImageSet) -> str:
+    def key(self, data: Images, held_out: Images) -> str:
         """Whatever would change the outcome."""
         parts = (data.fingerprint, held_out.fingerprint, self.policy.hash, self.recipe.key, self.seed)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
-    def file(self, folder: Path, data: ImageSet, held_out: ImageSet) -> Path:
-        name = re.sub(r"[^\w.-]+", "-", self.label).strip("-")
-        return folder / "cells" / f"{name}-{self.seed}-{self.key(data, held_out)}.json"
+    def file(self, folder: Path, data: Images, held_out: Images) -> Path:
+        """The name is for people; the key decides, so a cell that is there under another label is that one."""
+        key = self.key(data, held_out)
+        found = sorted((folder / "cells").glob(f"*-{key}.json"))
+        name = re.sub(r"[^\w.-]+", "-", self.label).strip("-")[:60]
+        return found[0] if found else folder / "cells" / f"{name}-{self.seed}-{key}.json"
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ class Comparison:
     held_out_images: int
     held_out_from: str
     recipe: TrainRecipe
-    device: str
+    device: str  # where the runs were made
     rows: tuple[Row, ...]
     missing: int  # cells that have not been run
 
@@ -112,8 +122,8 @@ def parse_contenders(text: str, seeds: int) -> list[Contender]:
 
 
 def _contender(text: str, seeds: int) -> Contender:
-    label, equals, paths = text.partition("=") if "(" not in text.partition("=")[0] else (text, "", "")
-    if equals:
+    label, equals, paths = text.partition("=")
+    if equals and "(" not in label and not Path(text).exists():
         return Contender(label.strip(), tuple(find_policy(path.strip()) for path in paths.split("+")))
     if text.lower() == "random":  # a new one for every seed: one alone says little about the rest
         return Contender("random", tuple(named("random", seed=seed) for seed in range(seeds)))
@@ -122,151 +132,191 @@ def _contender(text: str, seeds: int) -> Contender:
 
 def cells_of(contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequence[int]) -> list[Cell]:
     """Seed by seed, so that a table cut short is a fair one."""
-    return [_cell(contender, recipe, number, seed) for number, seed in enumerate(seeds) for contender in contenders]
+    return [
+        make_cell(contender.label, contender.policy(number), recipe, seed)
+        for number, seed in enumerate(seeds)
+        for contender in contenders
+    ]
 
 
-def _cell(contender: Contender, recipe: TrainRecipe, number: int, seed: int) -> Cell:
+def make_cell(label: str, policy: Policy, recipe: TrainRecipe, seed: int) -> Cell:
     """The recipe's cutout follows every policy but `none`; `cutout` is that alone."""
-    policy = contender.policy(number)
     if policy.name == "none":
         recipe = replace(recipe, cutout=0)
     elif policy.name == "cutout" and recipe.cutout:
         policy = named("none")
-    return Cell(contender.label, policy, recipe, seed)
+    return Cell(label, policy, recipe, seed)
 
 
 # --- running --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Arena:
-    """Data, device and folder of a comparison."""
-
-    data: ImageSet
-    held_out: ImageSet
-    held_out_from: str
-    folder: Path
-    device: str
-
-    @property
-    def device_name(self) -> str:
-        place = find_device(self.device)
-        return torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
-
-
-def open_arena(
-    source: Any,
-    folder: Path,
-    *,
-    device: str = "auto",
-    data_root: str | Path | None = None,
-    size: int | None = None,
-    subset: int | None = None,
-    held_out: float | None = None,
-    seed: int = 0,
-) -> Arena:
-    """Training images, and the source's test (or val) images; a part of the training images where it has none.
-
-    `held_out` asks for such a part in any case, so that a choice can be made without a look at the test images.
-    """
-    find_device(device)
-    RunFolder(folder / "cells").open_new()
-    data = load(source, size=size, subset=subset, seed=seed, data_root=data_root)
-    if held_out is None:
-        try:
-            test = load(source, split="test", size=data.size, seed=seed, data_root=data_root)
-            return Arena(data, _matching(test, data), "test images", folder, device)
-        except DataError as error:
-            if "has no split" not in str(error):
-                raise
-    share = HELD_OUT if held_out is None else held_out
-    if not 0 < share < 1:
-        raise ConfigError(f"the held-out share must be in (0, 1), got {share}")
-    rest, part = data.split(1 - share, seed)
-    return Arena(rest, part, f"{share:.0%} of the training images", folder, device)
-
-
-def _matching(test: ImageSet, data: ImageSet) -> ImageSet:
-    """The test images with the training images' class numbers."""
-    if test.classes == data.classes:
-        return test
-    unknown = sorted(set(test.classes) - set(data.classes))
-    if unknown:
-        raise DataError(f"the test images have classes that the training images lack: {', '.join(unknown[:5])}")
-    number = torch.tensor([data.classes.index(name) for name in test.classes])
-    return ImageSet.of(test.images, number[test.labels], data.classes, test.name, test.broken)
-
-
-def choose_recipe(data: ImageSet, device: str, network: str = "auto") -> TrainRecipe:
+def choose_recipe(data: Images, device: str, network: str = "auto") -> TrainRecipe:
     side = min(data.size)
     return default_recipe(choose_backbone(network, side, find_device(device)), side)
 
 
-def run_cells(arena: Arena, cells: Sequence[Cell], jobs: int | None = None, say: Say = print) -> None:
-    """Train what is missing, `jobs` at once: in one graph on a GPU (by default 1), in processes on a CPU (by core)."""
+def end_of(max_minutes: float | None) -> float:
+    """The moment at which so many minutes will have passed."""
+    if max_minutes is not None and not max_minutes >= 0:
+        raise ConfigError(f"max_minutes must be at least 0, got {max_minutes}")
+    return math.inf if max_minutes is None else time.time() + 60 * max_minutes
+
+
+def run_cells(
+    arena: Arena, cells: Sequence[Cell], jobs: int | None = None, say: Say = print, until: float = math.inf
+) -> bool:
+    """Train what is missing; `jobs` of them at once (by default one on a GPU, as many as there are cores on a CPU).
+
+    False if the moment `until` (time.time()) came first: what was finished is kept, what was begun goes on next time.
+    """
     wanted = [cell for cell in cells if read_cell(arena, cell) is None]
     if len(wanted) < len(cells):
         say(f"{len(cells) - len(wanted)} of {len(cells)} runs are there already")
     on_cpu = find_device(arena.device).type == "cpu"
-    results = _in_processes(arena, wanted, jobs) if on_cpu else _in_groups(arena, wanted, jobs or 1)
-    for number, (cell, record) in enumerate(results, 1):
-        say(
-            f"{number}/{len(wanted)} {cell.label}, seed {cell.seed}: {record['error']:.2f}% ({record['seconds']:.0f} s)"
-        )
+    cores = os.cpu_count() or 1
+    jobs = min(jobs or (cores if on_cpu else 1), max(len(wanted), 1))
+    if isinstance(arena.data, ListedSet):
+        jobs = 1  # reading the images keeps all cores busy
+    done = 0
+    try:
+        for cell, record in _results(arena, wanted, jobs, max(1, cores // jobs) if on_cpu else None, until):
+            done += 1
+            time_taken = f"{record['seconds']:.0f} s"
+            say(f"{done}/{len(wanted)} {cell.label}, seed {cell.seed}: {record['error']:.2f}% ({time_taken})")
+    except KeyboardInterrupt:
+        raise Stopped(
+            f"stopped; {done} of {len(wanted)} runs were finished and are kept in {str(arena.folder)!r}: give the same "
+            "command again to go on",
+            signal.SIGINT,
+        ) from None
+    if done < len(wanted):
+        say(f"time is up: {len(wanted) - done} of {len(cells)} runs are missing; give the same command again to go on")
+    return done == len(wanted)
 
 
-def _in_groups(arena: Arena, cells: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
+def _results(
+    arena: Arena, cells: Sequence[Cell], jobs: int, threads: int | None, until: float
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Cells with their records, as they are finished; those for which time ran out are left out.
+
+    On a CPU (`threads` of it for each) several at once are processes, on a GPU branches of one graph.
+    """
+    if jobs > 1 and threads is not None:
+        yield from _pooled(arena, cells, jobs, threads, until)
+        return
+    fuse = _pays(arena, cells)
     for first in range(0, len(cells), jobs):
         group = cells[first : first + jobs]
-        yield from zip(group, run_group(arena, group), strict=True)
+        with suppress(OutOfTime):
+            yield from zip(group, run_group(arena, group, until=lambda: until, fuse=fuse), strict=True)
 
 
-def _in_processes(arena: Arena, cells: Sequence[Cell], jobs: int | None) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """A process for each core: two networks on a core each are faster than one on two."""
-    cores = os.cpu_count() or 1
-    jobs = min(jobs or cores, len(cells))
-    if jobs <= 1:
-        yield from _in_groups(arena, cells, 1)
-        return
-    context, threads = torch.multiprocessing.get_context("spawn"), max(1, cores // jobs)
-    with ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(arena, threads)) as pool:
-        waiting = {pool.submit(_work, cell): cell for cell in cells}
+def _pays(arena: Arena, cells: Sequence[Cell]) -> bool:
+    """Is there enough to train for compiling to pay?"""
+    return sum(cell.recipe.epochs * len(arena.data) // cell.recipe.batch_size for cell in cells) >= _WORTH_COMPILING
+
+
+def _pooled(
+    arena: Arena, cells: Sequence[Cell], jobs: int, threads: int | None, until: float
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    context = torch.multiprocessing.get_context("spawn")
+    end = context.Value("d", until)
+    with (
+        interrupt_on_terminate(),
+        ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(arena, threads, end)) as pool,
+    ):
+        with ignoring_interrupts():  # workers inherit it: what Ctrl-C means is decided here
+            waiting = {pool.submit(_work, cell): cell for cell in cells}
         try:
             for future in as_completed(waiting):
-                yield waiting[future], future.result()
+                with suppress(OutOfTime):
+                    yield waiting[future], future.result()
         except BaseException:
+            end.value = 0.0  # the others end after their epoch, with their state saved
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
-_arena: Arena | None = None  # of this worker process
+@contextmanager
+def interrupt_on_terminate() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, so that workers are told to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _begin_worker(arena: Arena, threads: int) -> None:
-    global _arena
-    _arena = arena
-    torch.set_num_threads(threads)
+@contextmanager
+def ignoring_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+_worker: tuple[Arena, Any] | None = None  # of this worker process: the arena, and the moment to end
+
+
+def _begin_worker(arena: Arena, threads: int | None, end: Any) -> None:
+    global _worker
+    _worker = (arena, end)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(cell: Cell) -> dict[str, Any]:
-    assert _arena is not None
-    return run_group(_arena, [cell])[0]
+    assert _worker is not None
+    arena, end = _worker
+    return run_cell(arena, cell, until=lambda: float(end.value))
 
 
-def run_group(arena: Arena, cells: Sequence[Cell], keep_network: Path | None = None) -> list[dict[str, Any]]:
+def run_cell(arena: Arena, cell: Cell, keep_network: Path | None = None, until: Until | None = None) -> dict[str, Any]:
+    return run_group(arena, [cell], keep_network, until)[0]
+
+
+def run_group(
+    arena: Arena,
+    cells: Sequence[Cell],
+    keep_network: Path | None = None,
+    until: Until | None = None,
+    fuse: bool = True,
+) -> list[dict[str, Any]]:
     """Train cells side by side and keep their records (a record that is there already stays as it is)."""
+    if until is not None and time.time() > until():
+        raise OutOfTime("time was up before the run began")
     paths = [cell.file(arena.folder, arena.data, arena.held_out) for cell in cells]
-    jobs = [
-        Job(cell.policy, cell.recipe, cell.seed, path.with_suffix(".pt"))
-        for cell, path in zip(cells, paths, strict=True)
-    ]
-    results = train_together(arena.data, arena.held_out, jobs, device=arena.device)
-    records = [_record(cell, trained) for cell, trained in zip(cells, results, strict=True)]
+    jobs = [Job(c.policy, c.recipe, c.seed, path.with_suffix(".pt")) for c, path in zip(cells, paths, strict=True)]
+    try:
+        found = train_together(arena.data, arena.held_out, jobs, device=arena.device, fuse=fuse, until=until)
+    except OutOfTime:
+        raise
+    except RunError as error:
+        names = "; ".join(f"{cell.label}, seed {cell.seed}" for cell in cells)
+        raise RunError(f"{names}: {error}") from error
+    if keep_network is not None:
+        save_network(keep_network, found[0])
+    records = [_record(cell, trained) for cell, trained in zip(cells, found, strict=True)]
     for path, record in zip(paths, records, strict=True):
         if not path.exists():
             RunFolder(path.parent).write(path, json.dumps(record, indent=1) + "\n")
-    if keep_network is not None:
-        save_network(keep_network, results[0])
     return records
 
 
@@ -290,7 +340,7 @@ def read_cell(arena: Arena, cell: Cell) -> dict[str, Any] | None:
         return None
     try:
         record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        float(record["error"])
+        float(record["error"]), float(record["seconds"])
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise RunError(f"the record {str(file)!r} cannot be read ({error}): remove it to run it again") from error
     return record
@@ -311,13 +361,14 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
             records[cell.label][cell.seed] = record
     errors = {label: {seed: r["error"] for seed, r in found.items()} for label, found in records.items()}
     rows = [_row(each, records[each.label], errors) for each in contenders if records[each.label]]
+    devices = {str(r.get("device", "unknown device")) for found in records.values() for r in found.values()}
     return Comparison(
         arena.data.name,
         len(arena.data),
         len(arena.held_out),
         arena.held_out_from,
         recipe,
-        arena.device_name,
+        ", ".join(sorted(devices)) or arena.device_name,
         tuple(rows),
         missing,
     )
@@ -351,12 +402,14 @@ def compare(
     network: str = "auto",
     jobs: int | None = None,
     device: str = "auto",
+    max_minutes: float | None = None,
     say: Say = print,
     **data: Any,
 ) -> Comparison:
     """Train a network with each policy and seed, and put the errors side by side. Finished runs are not run again."""
+    until = end_of(max_minutes)
     arena = open_arena(source, Path(out), device=device, **data)
     contenders = parse_contenders(policies, seeds)
     recipe = recipe or choose_recipe(arena.data, device, network)
-    run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say)
+    run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)
     return tabulate(arena, contenders, recipe, range(seeds))

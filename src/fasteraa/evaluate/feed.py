@@ -6,10 +6,12 @@ normalised image, which is the same but for the rounding of the mean to a whole 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fasteraa.data import ImageSet
@@ -19,6 +21,9 @@ from fasteraa.policy.artifact import Policy
 from fasteraa.search.step import Normalise, baseline
 
 _AT_ONCE = 2**27  # values augmented in one piece on a GPU (128 MB); a CPU takes a batch at a time
+_DEVICE_SHARE = 0.5  # of the device's free memory: larger sets stay in main memory, a piece at a time goes over
+AREAS, RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)  # of a resized crop, as everybody trains on ImageNet
+_TRIES = 10  # of a box that may not fit into the image
 
 
 class Feed(Protocol):
@@ -35,30 +40,69 @@ class DeviceFeed:
     """All images on the device; every epoch draws its own order, policies, crops and holes from its own seed."""
 
     def __init__(self, data: ImageSet, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
-        self.images, self.labels = data.images.to(device), data.labels.to(device)
+        home = device if _fits(data.images, device) else torch.device("cpu")
+        self.images, self.labels, self.device = data.images.to(home), data.labels.to(device), device
         self.policy, self.recipe, self.seed = policy, recipe, seed
         self.batch = min(recipe.batch_size, len(data))
         self.steps = len(data) // self.batch
-        self.normalise = Normalise.of(self.images)
-        self.mean = (self.normalise.mean * 255).round().to(torch.uint8)
-        self.idle = not any(stage for sub in policy.sub_policies for stage in sub.stages)
+        self.normalise = on(device, Normalise.of(self.images))
+        self.mean = mean_colour(self.normalise)
+        self.idle = is_idle(policy)
         pieces = _AT_ONCE // data.images[0].numel() // self.batch if device.type == "cuda" else 1
         self.piece = self.batch * max(1, min(pieces, self.steps))
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        device = self.images.device
-        generator = Generator(device).manual_seed(self.seed * 1_000_003 + number)
-        order = torch.randperm(len(self.images), generator=generator, device=device)[: self.steps * self.batch]
+        generator = Generator(self.device).manual_seed(epoch_seed(self.seed, number))
+        order = torch.randperm(len(self.images), generator=generator, device=self.device)[: self.steps * self.batch]
         for index in torch.split(order, self.piece):
-            images = self.augmented(self.images[index], generator)
+            images = self.augmented(self.images[index.to(self.images.device)].to(self.device), generator)
             labels = self.labels[index]
             yield from zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
 
     def augmented(self, images: Tensor, generator: Generator) -> Tensor:
         if not self.idle:
             images = augment(self.policy, images, generator, pool=self.images)
-        images = baseline(images, self.recipe, generator)
-        return cut(images, self.recipe.cutout, self.mean, generator) if self.recipe.cutout else images
+        if self.recipe.crop_kind == "resized":
+            images = resized_crop(images, generator)
+        return finished(images, self.recipe, self.mean, generator)
+
+
+def epoch_seed(seed: int, number: int) -> int:
+    return seed * 1_000_003 + number
+
+
+def is_idle(policy: Policy) -> bool:
+    return not any(stage for sub in policy.sub_policies for stage in sub.stages)
+
+
+def on(device: torch.device, normalise: Normalise) -> Normalise:
+    return Normalise(normalise.mean.to(device), normalise.std.to(device))
+
+
+def mean_colour(normalise: Normalise) -> Tensor:
+    """As whole levels, uint8 (1, 3, 1, 1)."""
+    return (normalise.mean * 255).round().to(torch.uint8)
+
+
+def _fits(images: Tensor, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True
+    return images.numel() <= _DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
+
+
+def finished(images: Tensor, recipe: TrainRecipe, colour: Tensor, generator: Generator) -> Tensor:
+    """What every image gets after the policy: crop of the padded image (unless it was cropped), flip, cutout."""
+    images = baseline(images, _Uncropped(recipe) if recipe.crop_kind == "resized" else recipe, generator)
+    return cut(images, recipe.cutout, colour, generator) if recipe.cutout else images
+
+
+class _Uncropped:
+    """The baseline of a recipe, less its padded crop."""
+
+    crop = 0.0
+
+    def __init__(self, recipe: TrainRecipe):
+        self.flip = recipe.flip
 
 
 def cut(images: Tensor, side: int, colour: Tensor, generator: Generator) -> Tensor:
@@ -70,3 +114,41 @@ def cut(images: Tensor, side: int, colour: Tensor, generator: Generator) -> Tens
         place = torch.arange(length, device=images.device)
         inside.append((place >= centre - side // 2) & (place < centre + (side + 1) // 2))
     return torch.where(inside[0][:, None, :, None] & inside[1][:, None, None, :], colour, images)
+
+
+def resized_crop(images: Tensor, generator: Generator) -> Tensor:
+    """A box of 8 to 100% of each image, of shape 3:4 to 4:3, scaled (bilinear) to the size of the image."""
+    count, _, height, width = images.shape
+    box = draw_boxes(count, height, width, generator, images.device)
+    top, left, tall, wide = box.unbind(1)
+    zero = torch.zeros_like(top)
+    theta = torch.stack(
+        [
+            torch.stack([wide / width, zero, (2 * left + wide) / width - 1], 1),
+            torch.stack([zero, tall / height, (2 * top + tall) / height - 1], 1),
+        ],
+        1,
+    )
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    # a box is never larger than what it is scaled to, so no antialiasing is needed
+    out = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return out.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def draw_boxes(count: int, height: int, width: int, generator: Generator, device: torch.device) -> Tensor:
+    """float (count, 4): top, left, height, width in whole pixels. The first of ten draws that fits, or all of it."""
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(count, _TRIES, generator=generator, device=device)
+
+    area = height * width * uniform(*AREAS)
+    ratio = uniform(math.log(RATIOS[0]), math.log(RATIOS[1])).exp()
+    wide, tall = (area * ratio).sqrt().round().clamp(min=1), (area / ratio).sqrt().round().clamp(min=1)
+    fits = (wide <= width) & (tall <= height)
+    first = fits.byte().argmax(1, keepdim=True)
+    found = fits.any(1)
+    wide = torch.where(found, wide.gather(1, first)[:, 0], float(width))
+    tall = torch.where(found, tall.gather(1, first)[:, 0], float(height))
+    place = torch.rand(2, count, generator=generator, device=device)
+    top, left = (place[0] * (height - tall + 1)).floor(), (place[1] * (width - wide + 1)).floor()
+    return torch.stack([top, left, tall, wide], 1)

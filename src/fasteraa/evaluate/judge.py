@@ -6,8 +6,12 @@ import torch
 from torch import Tensor
 
 from fasteraa.errors import RunError
-from fasteraa.evaluate.compare import Arena, Contender, cells_of, run_group
+from fasteraa.evaluate.arena import Arena
+from fasteraa.evaluate.compare import Contender, cells_of, run_cell
+from fasteraa.evaluate.feed import on
 from fasteraa.evaluate.harm import Judge
+from fasteraa.evaluate.listed import Images, ListedSet
+from fasteraa.evaluate.loader import MEASURED
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.nets import build
 from fasteraa.policy.named import named
@@ -23,16 +27,15 @@ def judge_of(arena: Arena, recipe: TrainRecipe) -> Judge:
     file = arena.folder / "networks" / f"none-0-{cell.key(arena.data, arena.held_out)}.pt"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        run_group(arena, [cell], keep_network=file)
+        run_cell(arena, cell, keep_network=file)
     device = find_device(arena.device)
     network = build(recipe.network, len(arena.data.classes), min(arena.data.size))
     try:
         network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:
-        raise RunError(f"the network {str(file)!r} cannot be read ({error}): remove it to train it again") from error
+        raise RunError(f"the network {str(file)!r} cannot be read: remove it to train it again") from error
     network = network.to(device).eval()
-    normalise = Normalise.of(arena.data.images)
-    normalise = Normalise(normalise.mean.to(device), normalise.std.to(device))
+    normalise = on(device, Normalise.of(_images(arena.data)))
 
     def guess(images: Tensor) -> Tensor:
         logits: Tensor = network(normalise(images.float() / 255))
@@ -40,4 +43,10 @@ def judge_of(arena: Arena, recipe: TrainRecipe) -> Judge:
 
     most = _MOST.get(device.type, 1_000)
     judged = arena.held_out.subset(most, 0) if len(arena.held_out) > most else arena.held_out
+    judged = judged.decoded() if isinstance(judged, ListedSet) else judged
     return Judge(guess, judged.images.to(device), judged.labels.to(device))
+
+
+def _images(data: Images) -> Tensor:
+    """What a feed takes mean and spread from."""
+    return data.sample(MEASURED) if isinstance(data, ListedSet) else data.images

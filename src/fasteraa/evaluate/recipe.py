@@ -28,7 +28,7 @@ class TrainRecipe:
     learning_rate: float = _setting(0.1, "The highest one, reached after the warm-up.")
     weight_decay: float = _setting(2e-4, "Of convolutions and matrices; norms and biases have none.")
     momentum: float = _setting(0.9, "Of Nesterov.")
-    warmup: float = _setting(5.0, "Epochs of linear warm-up.")
+    warmup: float = _setting(5.0, "Epochs of linear warm-up; at most half of all.")
     clip: float = _setting(5.0, "The largest length of the gradient; 0 for no limit.")
     cutout: int = _setting(16, "Side in pixels of the square cut out of every image after the policy; 0 for none.")
     crop: float = _setting(0.125, "Zero padding of the random crop, as a share of the side (CIFAR: 4 of 32).")
@@ -60,9 +60,10 @@ class TrainRecipe:
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of a step (counted from 0)."""
-        warm, total = self.warmup * steps_per_epoch, self.epochs * steps_per_epoch
+        total = self.epochs * steps_per_epoch
+        warm = min(self.warmup * steps_per_epoch, total / 2)
         if step < warm:
-            return self.learning_rate * (step + 1) / warm
+            return self.learning_rate * min((step + 1) / warm, 1.0)
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(total - warm, 1)))
 
 

@@ -61,9 +61,9 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
     if found.n < 2:
         return found
     error = _standard_error(differences, found.mean)
-    t = found.mean / error if error else (0.0 if found.mean == 0 else math.copysign(math.inf, found.mean))
-    p = 2 * (1 - student_cdf(abs(t), found.n - 1)) if math.isfinite(t) else 0.0
-    return Estimate(found.mean, found.half, found.n, p)
+    if error < 1e-9 * max(abs(found.mean), 1):
+        return found  # equal differences (on few test images that happens) say nothing about their spread
+    return Estimate(found.mean, found.half, found.n, 2 * (1 - student_cdf(abs(found.mean) / error, found.n - 1)))
 
 
 def _standard_error(values: Sequence[float], mean: float) -> float:

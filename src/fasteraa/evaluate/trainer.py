@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fasteraa._version import __version__
-from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError, RunError
-from fasteraa.evaluate.feed import DeviceFeed, Feed
+from fasteraa.errors import ConfigError, OutOfTime, RunError
+from fasteraa.evaluate.feed import Feed, epoch_seed
+from fasteraa.evaluate.listed import Images
+from fasteraa.evaluate.loader import make_feed, plain_batches
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.nets import build
 from fasteraa.policy.artifact import Policy
@@ -33,6 +34,7 @@ from fasteraa.search.step import Normalise
 _SAVE_EVERY_S = 60.0  # checkpoints of a training run
 Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
 Batch = tuple[Tensor, Tensor]
+Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,23 @@ class Trained:
     provenance: dict[str, Any]
 
 
+def train(
+    data: Images,
+    held_out: Images,
+    policy: Policy,
+    recipe: TrainRecipe,
+    seed: int = 0,
+    *,
+    device: str = "auto",
+    checkpoint: Path | None = None,
+    tell: Tell | None = None,
+    until: Until | None = None,
+) -> Trained:
+    """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run goes on from there."""
+    job = Job(policy, recipe, seed, checkpoint)
+    return train_together(data, held_out, [job], device=device, tell=tell, until=until)[0]
+
+
 @dataclass(frozen=True)
 class Job:
     """One training run: what to train with, from which seed, and where to keep its checkpoint."""
@@ -61,33 +80,28 @@ class Job:
     checkpoint: Path | None = None
 
 
-def train(
-    data: ImageSet,
-    held_out: ImageSet,
-    policy: Policy,
-    recipe: TrainRecipe,
-    seed: int = 0,
+def train_together(
+    data: Images,
+    held_out: Images,
+    jobs: Sequence[Job],
     *,
     device: str = "auto",
-    checkpoint: Path | None = None,
+    fuse: bool = True,
     tell: Tell | None = None,
-) -> Trained:
-    """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run goes on from there."""
-    return train_together(data, held_out, [Job(policy, recipe, seed, checkpoint)], device=device, tell=tell)[0]
-
-
-def train_together(
-    data: ImageSet, held_out: ImageSet, jobs: Sequence[Job], *, device: str = "auto", tell: Tell | None = None
+    until: Until | None = None,
 ) -> list[Trained]:
-    """Several runs in lockstep: on a GPU the steps of all are one graph, whose branches run side by side."""
+    """Several runs in lockstep: on a GPU the steps of all are one graph, whose branches run side by side.
+
+    `fuse` compiles the network, which takes half a minute and makes steps about twice as fast.
+    """
     if data.classes != held_out.classes:
         raise ConfigError("training and held-out images must have the same classes")
     if len({(job.recipe.epochs, job.recipe.batch_size) for job in jobs}) > 1:
         raise ConfigError("runs trained together must have the same epochs and batch_size")
     place = find_device(device)
-    group = Group([Training(data, job.policy, job.recipe, job.seed, place) for job in jobs])
-    with memory_advice():
-        group.go([job.checkpoint for job in jobs], tell)
+    with memory_advice("lower --batch-size, --size or --jobs, or take a smaller --network"):
+        group = Group([Training(data, job.policy, job.recipe, job.seed, place) for job in jobs], fuse)
+        group.go([job.checkpoint for job in jobs], tell, until)
         errors = [training.measure(held_out) for training in group.members]
     for job in jobs:
         if job.checkpoint is not None:
@@ -110,54 +124,63 @@ def train_together(
 
 
 class Group:
-    """Runs that are trained in lockstep, and the loop that trains them."""
+    """Runs that are trained in lockstep (mostly one), and the loop that trains them."""
 
-    def __init__(self, members: list[Training]):
-        self.members, self.device = members, members[0].device
+    def __init__(self, members: list[Training], fuse: bool = True):
+        self.members, self.device, self.fuse = members, members[0].device, fuse
         self.epochs, self.epoch = members[0].recipe.epochs, 0
-        self.step: Callable[[list[Batch]], Tensor] = self.plain_step
+        self.step: Callable[[list[Batch]], Tensor] = self._plain_step
         self.seconds, self.setup_seconds = 0.0, 0.0
 
-    def go(self, checkpoints: Sequence[Path | None], tell: Tell | None = None) -> None:
+    def go(self, checkpoints: Sequence[Path | None], tell: Tell | None = None, until: Until | None = None) -> None:
+        """All epochs that are left. A signal or the time limit ends it after an epoch, with the state saved."""
         self._load(checkpoints)
+        self.record()
+        began, saved = time.monotonic() - self.seconds, time.monotonic()
+        with signals() as caught:
+            while self.epoch < self.epochs:
+                self.one_epoch()
+                self.seconds = time.monotonic() - began
+                if tell is not None:
+                    tell(self.epoch, self.epochs, self.members[0].loss)
+                unfinished = self.epoch < self.epochs
+                due = time.monotonic() - saved > _SAVE_EVERY_S and unfinished
+                late = until is not None and time.time() > until() and unfinished
+                if due or late or caught:
+                    self._save(checkpoints)
+                    saved = time.monotonic()
+                if caught:
+                    raise KeyboardInterrupt(caught[0])
+                if late:
+                    raise OutOfTime(f"time was up after {self.epoch} of {self.epochs} epochs")
+
+    def record(self) -> None:
+        """On a GPU, make one graph of a step."""
         began = time.monotonic()
         if self.device.type == "cuda" and self.epoch < self.epochs:
             with tuned_convolutions():
                 self.step = Captured(self)
         self.setup_seconds = time.monotonic() - began
-        began, saved = time.monotonic() - self.seconds, time.monotonic()
-        with signals() as caught:
-            while self.epoch < self.epochs:
-                self._one_epoch()
-                self.seconds = time.monotonic() - began
-                if tell is not None:
-                    tell(self.epoch, self.epochs, self.members[0].loss)
-                due = time.monotonic() - saved > _SAVE_EVERY_S and self.epoch < self.epochs
-                if due or caught:
-                    self._save(checkpoints)
-                    saved = time.monotonic()
-                if caught:
-                    break
-        if caught and self.epoch < self.epochs:
-            raise KeyboardInterrupt(caught[0])
 
-    def _one_epoch(self) -> None:
+    def one_epoch(self) -> None:
+        first = self.members[0]
         total = torch.zeros(len(self.members), device=self.device)
-        steps = self.members[0].feed.steps
-        feeds = [member.feed.epoch(self.epoch) for member in self.members]
-        for number, batches in enumerate(zip(*feeds, strict=True)):
-            for member in self.members:
-                member.rate.fill_(member.recipe.rate(self.epoch * steps + number, steps))
-            total += self.step(list(batches))
-        means = (total / steps).tolist()  # the only wait for the device in an epoch
+        with network_draws(epoch_seed(first.seed, self.epoch), self.device):
+            feeds = [member.feed.epoch(self.epoch) for member in self.members]
+            for number, batches in enumerate(zip(*feeds, strict=True)):
+                for member in self.members:
+                    rate = member.recipe.rate(self.epoch * first.feed.steps + number, first.feed.steps)
+                    member.rate.fill_(rate)
+                total += self.step(list(batches))
+        means = (total / first.feed.steps).tolist()  # the only wait for the device in an epoch
         for member, mean in zip(self.members, means, strict=True):
             member.loss = mean
             if not math.isfinite(mean):
                 raise RunError(f"the training loss was not finite in epoch {self.epoch + 1}: lower learning_rate")
         self.epoch += 1
 
-    def plain_step(self, batches: list[Batch]) -> Tensor:
-        return torch.stack([member.step(*batch) for member, batch in zip(self.members, batches, strict=True)])
+    def _plain_step(self, batches: list[Batch]) -> Tensor:
+        return torch.stack([member._step(*batch) for member, batch in zip(self.members, batches, strict=True)])
 
     def _save(self, checkpoints: Sequence[Path | None]) -> None:
         for member, path in zip(self.members, checkpoints, strict=True):
@@ -167,59 +190,63 @@ class Group:
     def _load(self, checkpoints: Sequence[Path | None]) -> None:
         """Go on where all members stand; if they do not stand at the same epoch, all begin anew."""
         states = [_read(path, self.device) for path in checkpoints]
-        if any(state is None or state["epoch"] != (states[0] or {}).get("epoch") for state in states):
+        if len({None if state is None else state.get("epoch") for state in states}) > 1:
             return
-        for member, state in zip(self.members, states, strict=True):
-            assert state is not None
-            member.load(state)
-            self.epoch, self.seconds = state["epoch"], state["seconds"]
+        for member, path, state in zip(self.members, checkpoints, states, strict=True):
+            if state is not None:
+                try:
+                    member.take(state)
+                    self.epoch, self.seconds = state["epoch"], state["seconds"]
+                except (KeyError, ValueError, TypeError, RuntimeError) as error:
+                    raise RunError(
+                        f"the checkpoint {str(path)!r} is of another run: remove it to start anew"
+                    ) from error
 
 
 class Training:
     """One run: a network, its feed of batches, its optimiser, and the step that changes them."""
 
-    def __init__(self, data: ImageSet, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
-        self.recipe, self.device = recipe, device
+    def __init__(self, data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
+        self.recipe, self.device, self.seed = recipe, device, seed
         with seeded(seed):
             network = build(recipe.network, len(data.classes), min(data.size))
         self.network: nn.Module = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network.train()
         self.forward: Callable[[Tensor], Tensor] = self.network
-        self.feed: Feed = DeviceFeed(data, policy, recipe, seed, device)
+        self.feed: Feed = make_feed(data, policy, recipe, seed, device)
         self.half = _is_half(recipe.precision, device)
         self.rate = torch.tensor(0.0, device=device)
         self.optimiser = _optimiser(self.network, recipe, self.rate)
         self.loss = math.nan
 
-    def step(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Forward, backward, clip, update."""
+    def _step(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Forward, backward, clip, update; the plain path, which the captured one repeats."""
         self.optimiser.zero_grad(set_to_none=True)
         x = self.feed.normalise(images.float() / 255).contiguous(memory_format=torch.channels_last)
-        loss = F.cross_entropy(self._logits(x), labels)
+        loss = F.cross_entropy(self.logits(x), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
         self.optimiser.step()
         return loss.detach()
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext():
             return self.forward(x).float()
 
     @torch.no_grad()
-    def measure(self, held_out: ImageSet) -> tuple[float, float]:
+    def measure(self, held_out: Images) -> tuple[float, float]:
         """Errors in %: of the first guess, and of the first five."""
         self.network.eval()
-        wrong = wrong5 = 0
-        batch = max(256, self.recipe.batch_size)
-        parts = zip(torch.split(held_out.images, batch), torch.split(held_out.labels, batch), strict=True)
-        for images, labels in parts:
-            x = self.feed.normalise(images.to(self.device).float() / 255)
-            guesses = self._logits(x.contiguous(memory_format=torch.channels_last)).topk(min(5, len(held_out.classes)))
-            hits = guesses.indices == labels.to(self.device)[:, None]
+        wrong = wrong5 = count = 0
+        for images, labels in plain_batches(held_out, self.recipe, max(256, self.recipe.batch_size), self.device):
+            x = self.feed.normalise(images.float() / 255)
+            guesses = self.logits(x.contiguous(memory_format=torch.channels_last)).topk(min(5, len(held_out.classes)))
+            hits = guesses.indices == labels[:, None]
+            count += len(labels)
             wrong += len(labels) - int(hits[:, 0].sum())
             wrong5 += len(labels) - int(hits.sum())
-        return 100 * wrong / len(held_out), 100 * wrong5 / len(held_out)
+        return 100 * wrong / count, 100 * wrong5 / count
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -234,7 +261,7 @@ class Training:
         with RunFolder(path.parent).replacing(path) as partial:
             torch.save(state, partial)
 
-    def load(self, state: dict[str, Any]) -> None:
+    def take(self, state: dict[str, Any]) -> None:
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         for group in self.optimiser.param_groups:
@@ -255,12 +282,13 @@ def _read(path: Path | None, device: torch.device) -> dict[str, Any] | None:
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        raise RunError(f"the checkpoint {str(path)!r} could not be read: {error}; remove it to start anew") from error
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise RunError(f"the checkpoint {str(path)!r} could not be read ({reason}): remove it to start anew") from error
     return state
 
 
 class Captured:
-    """A step of all members as one CUDA graph, norm and activation fused by the compiler: nothing waits for Python.
+    """A step of all members as one CUDA graph, in which nothing waits for Python.
 
     Each member has a branch of its own, so that the small kernels of several networks share the device.
     """
@@ -270,9 +298,10 @@ class Captured:
     def __init__(self, group: Group):
         self.members = group.members
         self.batches = [tuple(t.clone() for t in next(iter(m.feed.epoch(0)))) for m in self.members]
-        for member in self.members:
-            member.forward = torch.compile(member.network, dynamic=False)
-            self._warm_up(member, *self.batches[self.members.index(member)])
+        for member, batch in zip(self.members, self.batches, strict=True):
+            if group.fuse:
+                member.forward = torch.compile(member.network, dynamic=False)
+            self._warm_up(member, *batch)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.losses = torch.stack(self._branches())
@@ -286,7 +315,7 @@ class Captured:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(self.WARM_UPS):
-                member.step(images, labels)
+                member._step(images, labels)
         torch.cuda.current_stream().wait_stream(side)
         now = member.tensors()
         for number, tensor in enumerate(now):
@@ -300,7 +329,7 @@ class Captured:
         for member, batch, stream in zip(self.members, self.batches, streams, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                losses.append(member.step(*batch))
+                losses.append(member._step(*batch))
         for stream in streams:
             main.wait_stream(stream)
         return losses
@@ -324,6 +353,14 @@ def tuned_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
+@contextmanager
+def network_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """What a network draws while it trains (Shake-Shake, dropout) comes from the seed; the caller's state is kept."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
 def _optimiser(network: nn.Module, recipe: TrainRecipe, rate: Tensor) -> torch.optim.SGD:
     """No decay on norms and biases, which are the parameters of one dimension."""
     decayed = [p for p in network.parameters() if p.ndim > 1]
@@ -339,7 +376,7 @@ def _is_half(precision: str, device: torch.device) -> bool:
 
 
 def _provenance(
-    data: ImageSet, held_out: ImageSet, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device
+    data: Images, held_out: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device
 ) -> dict[str, Any]:
     return {
         "data": {"name": data.name, "images": len(data), "fingerprint": data.fingerprint},

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -335,6 +336,42 @@ class Policy:
         from fasteraa.policy.transform import PolicyTransform
 
         return PolicyTransform(self, pool=pool)
+
+    def export(self, target: str, **options: Any) -> Any:
+        """The policy as an object of another library; see `fasteraa.export`.
+
+        The exporters lie below this room, so they are found by name, when one is asked for.
+        """
+        return import_module("fasteraa.export").render(self, target, **options)
+
+    def to_torchvision(self, pool: Any = None) -> PolicyTransform:
+        """A torchvision v2 transform: the same as `transform`."""
+        return self.transform(pool)
+
+    def to_timm(self, pipeline: Any = None, pool: Any = None) -> Any:
+        """A callable for timm, or `create_transform`'s pipeline with the policy in its place."""
+        return self.export("timm", pipeline=pipeline, pool=pool)
+
+    def to_albumentations(self, native: bool = False, pool: Any = None) -> Any:
+        """One exact transform of ours, or (native) a tree of albumentations' own that loads without fasteraa."""
+        return self.export("albumentations", native=native, pool=pool)
+
+    def to_kornia(self) -> Any:
+        """A kornia augmentation for float images in [0, 1], with a draw of its own for every image."""
+        return self.export("kornia")
+
+    def to_dali(self) -> Any:
+        """An `auto_aug.core.Policy` for DALI's `apply_auto_augment`."""
+        return self.export("dali")
+
+    def to_keras(self, value_range: tuple[float, float] = (0, 255), seed: int | None = None) -> Any:
+        """A Keras layer that augments while training."""
+        return self.export("keras", value_range=value_range, seed=seed)
+
+    def to_python(self) -> str:
+        """The source of a file that needs Pillow alone."""
+        source: str = self.export("python")
+        return source
 
     def __call__(self, batch: Tensor, generator: Generator | None = None, *, kernels: bool | None = None) -> Tensor:
         """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image.

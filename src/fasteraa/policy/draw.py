@@ -23,7 +23,7 @@ from fasteraa.policy.artifact import Choice, Policy, Stage
 _PER_STAGE = ("choice", "gate", "magnitude", "sign", "hole_x", "hole_y", "partner")
 _WIDTH = len(_PER_STAGE)
 Made = TypeVar("Made")
-_SIGN = {"+": 1.0, "-": 0.0, "random": 0.5, None: 1.0}  # the probability of a positive sign
+POSITIVE = {"+": 1.0, "-": 0.0, "random": 0.5, None: 1.0}  # the probability of a positive sign
 
 
 class Deed(NamedTuple):
@@ -197,7 +197,7 @@ def _stage(stage: Stage) -> tuple[list[float], list[_Option]]:
 
 
 def _option(choice: Choice) -> _Option:
-    return _Option(find(choice.op), choice.probability, *choice.range, _SIGN[choice.sign])
+    return _Option(find(choice.op), choice.probability, *choice.range, POSITIVE[choice.sign])
 
 
 def _edges(weights: Sequence[float]) -> list[float]:

@@ -80,25 +80,29 @@ def caption(comparison: Comparison) -> str:
 
 def to_markdown(comparison: Comparison) -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    lines += [f"| {' | '.join(cells(row))} |" for row in comparison.rows]
+    lines += [markdown_row(cells(row)) for row in comparison.rows]
     note = f"\n{comparison.missing} runs are missing.\n" if comparison.missing else ""
     return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n{note}\n{sentence(comparison)}\n"
+
+
+def markdown_row(parts: Sequence[str]) -> str:
+    return "| " + " | ".join(part.replace("|", "\\|") for part in parts) + " |"
 
 
 def publish(comparison: Comparison, folder: Path) -> None:
     """comparison.json, comparison.md and comparison.svg."""
     files = RunFolder(folder)
-    files.write(folder / "comparison.json", json.dumps(_plain(comparison.to_dict()), indent=1) + "\n")
+    files.write(folder / "comparison.json", json.dumps(plain(comparison.to_dict()), indent=1) + "\n")
     files.write(folder / "comparison.md", to_markdown(comparison))
     files.write(folder / "comparison.svg", to_svg(comparison))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no infinity: an interval of one run is null."""
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -120,7 +124,7 @@ def to_svg(comparison: Comparison) -> str:
         return round(_LEFT + inside * (_WIDTH - _LEFT - _RIGHT), 1)
 
     marks = []
-    for tick in _ticks(low, high):
+    for tick in ticks(low, high):
         marks.append(f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{height - 34}"/>')
         marks.append(f'<text class="tick" x="{x(tick)}" y="{height - 18}">{tick:g}</text>')
     for number, row in enumerate(rows):
@@ -141,7 +145,7 @@ def to_svg(comparison: Comparison) -> str:
 
 
 def _line(row: Row, y: float, x: Any) -> list[str]:
-    marks = [f'<text class="name" x="{_LEFT - 12}" y="{y + 4}">{escape(_short(row.label))}</text>']
+    marks = [f'<text class="name" x="{_LEFT - 12}" y="{y + 4}">{escape(short(row.label))}</text>']
     if math.isfinite(row.error.half):
         ends = x(row.error.mean - row.error.half), x(row.error.mean + row.error.half)
         marks.append(f'<line class="bar" x1="{ends[0]}" x2="{ends[1]}" y1="{y}" y2="{y}"/>')
@@ -151,8 +155,8 @@ def _line(row: Row, y: float, x: Any) -> list[str]:
     return marks
 
 
-def _short(label: str) -> str:
-    return label if len(label) <= 28 else "..." + label[-25:]
+def short(label: str, most: int = 28) -> str:
+    return label if len(label) <= most else "..." + label[3 - most :]
 
 
 def _range(rows: Sequence[Row]) -> tuple[float, float]:
@@ -161,7 +165,7 @@ def _range(rows: Sequence[Row]) -> tuple[float, float]:
     return max(min(values) - 0.15 * spread, 0), max(values) + 0.15 * spread
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     step = 10 ** math.floor(math.log10((high - low) / 4))
     step *= next(m for m in (1, 2, 5, 10) if (high - low) / (m * step) <= 7)
     first = math.ceil(low / step)

@@ -18,7 +18,7 @@ _MAY_CHANGE = ("epochs", "fast")  # settings with which a run may go on that was
 
 
 class RunFolder:
-    """config.toml, metrics.jsonl, checkpoint.pt, start.json, policy.json, preview.png, summary.txt, broken.jsonl."""
+    """What a search writes, by name."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -27,6 +27,7 @@ class RunFolder:
         self.checkpoint = path / "checkpoint.pt"
         self.start = path / "start.json"
         self.policy = path / "policy.json"
+        self.found = path / "found.json"
         self.preview = path / "preview.png"
         self.summary = path / "summary.txt"
         self.broken = path / "broken.jsonl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import platform
@@ -33,6 +34,7 @@ from fasteraa.search.step import METRICS, Normalise
 class SearchResult:
     policy: Policy
     start: Policy  # where the search began
+    halfway: Policy | None  # as it was after half of the epochs; None if there were too few
     epochs: list[Epoch]
     finished: bool  # False if a time limit or a signal ended it early
     data: ImageSet
@@ -249,7 +251,19 @@ class Run:
         elif caught:
             raise KeyboardInterrupt
         folder = None if self.folder is None else self.folder.path
-        return SearchResult(policy, self.start, self.epochs, finished, self.data, folder)
+        return SearchResult(policy, self.start, self._halfway(), self.epochs, finished, self.data, folder)
+
+    def _halfway(self) -> Policy | None:
+        half = self.epoch // 2
+        if not 0 < half < self.epoch:
+            return None
+        soft = copy.deepcopy(self.policy).cpu()
+        with torch.no_grad():
+            for parameter, value in zip(
+                (soft.choice, soft.probability, soft.magnitude), self.trajectory[half], strict=True
+            ):
+                parameter.copy_(value)
+        return soft.freeze(f"after {half} epochs", {"seed": self.config.seed, "epochs": half})
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -401,14 +415,14 @@ def signals() -> Iterator[list[signal.Signals]]:
 
 
 @contextmanager
-def memory_advice() -> Iterator[None]:
+def memory_advice(
+    advice: str = "lower --batch-size, --size or the backbone, or add --resume to go on from the last checkpoint with "
+    "the memory of another program freed",
+) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         what = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "the machine"
-        raise RunError(
-            f"{what} ran out of memory: lower --batch-size, --size or the backbone, or add --resume to go on from the "
-            "last checkpoint with the memory of another program freed"
-        ) from error
+        raise RunError(f"{what} ran out of memory: {advice}") from error

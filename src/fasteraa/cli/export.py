@@ -1,0 +1,32 @@
+"""`fasteraa export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fasteraa.export.fidelity import COVERAGE
+
+_TARGETS = ", ".join(target for target in COVERAGE if " " not in target)
+
+
+def export_command(
+    policy: Annotated[str, typer.Argument(help="A policy file, a run folder, or a name.")],
+    to: Annotated[str, typer.Option("--to", help=f"The target: {_TARGETS}.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write (.json or .yaml for albumentations).")],
+    native: Annotated[
+        bool, typer.Option("--native", help="albumentations: a tree of its own transforms that loads without fasteraa.")
+    ] = False,
+) -> None:
+    """Write a policy for another library, and say how faithful each operation is."""
+    from fasteraa.export import report, write
+    from fasteraa.policy.find import find_policy
+
+    found = find_policy(policy)
+    options = {"native": True} if native else {}
+    said = report(found, to, **options)
+    write(found, to, out, **options)
+    for line in [*said, str(out)]:
+        typer.echo(line)

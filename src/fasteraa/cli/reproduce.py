@@ -1,0 +1,73 @@
+"""`fasteraa reproduce`: the paper's tables and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fasteraa.cli.app import DataRoot, app
+
+
+@app.command("reproduce")
+def reproduce_command(
+    name: Annotated[
+        str | None, typer.Argument(help="The table or figure; all are listed if left out.", show_default=False)
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny data and networks on the CPU, in seconds.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The folder (default: runs/reproduce); what is found there is not run again."),
+    ] = None,
+    data_root: DataRoot = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(help="FILE.npz in place of the named sets, or NAME=FILE.npz for one; may be given several times."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every number (default: 3, as the paper).")] = None,
+    subset: Annotated[int | None, typer.Option(min=2, help="Train networks on so many images.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only lines with this in data, network or label.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once (default: 1 on a GPU, cores on a CPU).")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="End early; the same command goes on.")] = None,
+    table_only: Annotated[
+        bool, typer.Option("--table-only", help="Run nothing: make the table from what is there.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+) -> None:
+    """Make a table or figure of the paper again, its numbers beside ours."""
+    if name is None:
+        _list()
+        return
+    from fasteraa.cli.tables import print_table
+    from fasteraa.reproduce.engine import parse_sources, reproduce
+    from fasteraa.reproduce.pages import COLUMNS, caption, cells, summary
+
+    folder = out or Path("runs/reproduce-quick" if quick else "runs/reproduce")
+    result = reproduce(
+        name,
+        folder,
+        quick=quick,
+        seeds=seeds,
+        jobs=jobs,
+        device=device,
+        data_root=data_root,
+        sources=parse_sources(source or ()),
+        subset=subset,
+        only=only,
+        max_minutes=max_minutes,
+        table_only=table_only,
+        say=typer.echo,
+    )
+    print_table(result.table.title, COLUMNS, [cells(found) for found in result.found])
+    place = folder / result.table.name
+    typer.echo(f"{caption(result)}\n{summary(result)}")
+    typer.echo(f"table: {place / 'table.md'}\nplot:  {place / 'table.svg'}\ndata:  {place / 'table.json'}")
+
+
+def _list() -> None:
+    from fasteraa.reproduce.tables import TABLES
+
+    for name, table in TABLES.items():
+        ours = sum(line.policy is not None for line in table.lines)
+        typer.echo(f"{name:16} {table.title}; {ours} of its {len(table.lines)} numbers can be run")

@@ -1,0 +1,116 @@
+"""Where a comparison takes place: training images, held-out images, device and folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fasteraa.data.decode import Look
+from fasteraa.data.gather import Wanted, gather, probe_size
+from fasteraa.data.load import as_size, check_not_empty
+from fasteraa.data.resolve import open_source
+from fasteraa.data.source import Listing, Source
+from fasteraa.errors import ConfigError, DataError, SplitError
+from fasteraa.evaluate.listed import Images, ListedSet
+from fasteraa.search.folder import named_trouble
+from fasteraa.search.run import find_device
+
+HELD_OUT = 0.2  # of the training images, where a source has no other ones
+MEMORY_SHARE = 0.5  # of this machine's memory: decoded images that need more stay in their files
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Data, device and folder of a comparison."""
+
+    data: Images
+    held_out: Images
+    held_out_from: str
+    folder: Path
+    device: str
+
+    @property
+    def device_name(self) -> str:
+        place = find_device(self.device)
+        return torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+
+
+def open_arena(
+    source: Any,
+    folder: Path,
+    *,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    split: str = "train",
+    size: int | None = None,
+    subset: int | None = None,
+    held_out: float | None = None,
+    seed: int = 0,
+) -> Arena:
+    """Training images, and the source's test (or val) images; a part of the training images where it has none.
+
+    `held_out` asks for such a part in any case, so that a choice can be made without a look at the test images.
+    """
+    find_device(device)
+    if held_out is not None and not 0 < held_out < 1:
+        raise ConfigError(f"the held-out share must be in (0, 1), got {held_out}")
+    open_folder(folder)
+    opened = open_source(source, data_root)
+    train = opened.listing(split)
+    check_not_empty(train, opened.name, split)
+    test = _test_listing(opened, train.classes) if held_out is None else None
+    side = as_size(size) or probe_size(train, Look())
+    fits = fits_memory((subset or len(train)) + (len(test) if test else 0), side)
+    data = _images(train, opened.name, side, fits, subset, seed)
+    if test is not None:
+        return Arena(data, _images(test, opened.name, side, fits), "test images", folder, device)
+    share = HELD_OUT if held_out is None else held_out
+    rest, part = data.split(1 - share, seed)
+    return Arena(rest, part, f"{share:.0%} of the training images", folder, device)
+
+
+def open_folder(folder: Path) -> None:
+    """Make it and see that it can be written, before any work is done."""
+    with named_trouble(folder):
+        (folder / "cells").mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder / "cells").close()
+
+
+def fits_memory(count: int, size: tuple[int, int]) -> bool:
+    """Whether so many decoded images need at most half of this machine's memory."""
+    have = _memory()
+    return have is None or count * 3 * size[0] * size[1] <= MEMORY_SHARE * have
+
+
+def _memory() -> int | None:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+
+
+def _images(
+    listing: Listing, name: str, size: tuple[int, int], fits: bool, subset: int | None = None, seed: int = 0
+) -> Images:
+    if fits:
+        return gather(listing, name, Wanted(size, subset, seed))
+    listed = ListedSet.of(listing, name, size)
+    return listed if subset is None else listed.subset(subset, seed)
+
+
+def _test_listing(opened: Source, classes: tuple[str, ...]) -> Listing | None:
+    """The test images with the training images' class numbers; None if there are none."""
+    try:
+        test = opened.listing("test")
+    except SplitError:
+        return None
+    unknown = sorted({test.classes[label] for label in np.unique(test.labels)} - set(classes))
+    if unknown:
+        raise DataError(f"the test images have classes that the training images lack: {', '.join(unknown[:5])}")
+    if test.classes == classes:
+        return test
+    number = np.array([classes.index(name) if name in classes else -1 for name in test.classes], dtype=np.int64)
+    return replace(test, classes=classes, labels=number[test.labels])

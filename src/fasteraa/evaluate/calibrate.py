@@ -1,0 +1,306 @@
+"""How much augmentation: race policies by what counts, the error of short trainings on images held back from training.
+
+The search says which operations leave the data; it cannot say how strong a policy a training run wants. So candidates
+(the found policy at several strengths, its start, published policies, no augmentation at all) are trained for a while
+on a part of the training images and measured on the rest: all of them on one part, the better half on another part,
+and so on, until time or parts run out. Test images are never touched.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fasteraa.data import ImageSet
+from fasteraa.errors import ConfigError, DataError
+from fasteraa.evaluate.arena import Arena
+from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells
+from fasteraa.evaluate.recipe import TrainRecipe
+from fasteraa.evaluate.statistics import Estimate, paired
+from fasteraa.evaluate.trainer import Group, Training
+from fasteraa.policy.artifact import Policy
+from fasteraa.policy.named import named
+from fasteraa.search.folder import named_trouble
+from fasteraa.search.run import find_device
+
+FOLDS = 5
+_LEAST_EPOCHS = 4
+_SIDE_BY_SIDE = 8  # runs at once on a GPU
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    label: str
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate and how it did: an error in % for each fold it was raced on."""
+
+    label: str
+    policy: Policy
+    errors: tuple[float, ...]
+    losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
+
+    @property
+    def error(self) -> float:
+        return sum(self.errors) / len(self.errors)
+
+    @property
+    def loss(self) -> float:
+        return sum(self.losses) / len(self.losses)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    chosen: Trial
+    trials: tuple[Trial, ...]  # the winner first, then by folds survived and error
+    folds: int
+    recipe: TrainRecipe
+    seconds: float
+
+    def against(self, label: str) -> Estimate | None:
+        """The winner's error minus that of another, fold by fold, where both were raced."""
+        other = next((trial for trial in self.trials if trial.label == label), None)
+        if other is None or other.label == self.chosen.label:
+            return None
+        shared = min(len(self.chosen.errors), len(other.errors))
+        return paired(self.chosen.errors[:shared], other.errors[:shared])
+
+    def sentence(self) -> str:
+        """What was chosen, and how sure that is."""
+        words = (
+            f"Chosen: {self.chosen.label}, with {self.chosen.error:.1f}% errors on images held back from training "
+            f"({len(self.chosen.errors)} of {self.folds} folds, {self.recipe.epochs} epochs of {self.recipe.network})"
+        )
+        rest = [trial for trial in self.trials if trial.label != self.chosen.label]
+        if not rest:
+            return words + "."
+        second = rest[0]
+        return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
+
+    def _sureness(self, label: str) -> str:
+        found = self.against(label)
+        if found is None or found.p is None:
+            return ", from one fold alone: a guess"
+        if found.significant:
+            return f", clearly behind (p {found.p:.3f})"
+        return ", which is within the noise between folds"
+
+    def policy(self, found: Policy) -> Policy:
+        """The winner, with the whole story: of the search and of the race."""
+        provenance = {**found.provenance, "calibration": self.provenance()}
+        name = found.name if self.chosen.policy.sub_policies == found.sub_policies else self.chosen.label
+        return replace(self.chosen.policy, name=name, provenance=provenance)
+
+    def words(self) -> str:
+        """The table and the sentence."""
+        width = max(len(trial.label) for trial in self.trials)
+        lines = [
+            f"  {trial.label:{width}}  {trial.error:5.1f}% errors, {len(trial.errors)} of {self.folds} folds"
+            for trial in self.trials
+        ]
+        return "\n".join([*lines, self.sentence()])
+
+    def provenance(self) -> dict[str, Any]:
+        """For the artifact: the whole table."""
+        return {
+            "chosen": self.chosen.label,
+            "sentence": self.sentence(),
+            "network": self.recipe.network,
+            "epochs": self.recipe.epochs,
+            "folds": self.folds,
+            "seconds": round(self.seconds, 1),
+            "table": [
+                {
+                    "candidate": trial.label,
+                    "hash": trial.policy.hash,
+                    "errors": [round(error, 3) for error in trial.errors],
+                    "training_loss": round(trial.loss, 4),
+                }
+                for trial in self.trials
+            ],
+        }
+
+
+def usual_candidates(
+    start: Policy, found: Policy, halfway: Policy | None, ops: Sequence[str] | None
+) -> list[Candidate]:
+    """The found policy at several strengths among what people use without a search.
+
+    With a choice of operations only policies of those take part.
+    """
+    uniform = named("uniform", ops=ops)
+    candidates = [
+        Candidate("none", named("none")),
+        Candidate("found", found),
+        Candidate("uniform", uniform),
+        Candidate("found, 2 passes", found.with_strength(2)),
+        Candidate("start", start),
+        Candidate("uniform, 2 passes", uniform.with_strength(2)),
+        Candidate("found, 3 passes", found.with_strength(3)),
+        Candidate("uniform, half as often", uniform.with_strength(probability=0.5)),
+    ]
+    if ops is None:
+        candidates.insert(3, Candidate("trivialaugment-wide", named("trivialaugment-wide")))
+        candidates.insert(4, Candidate("randaugment(2,14)", named("randaugment", n=2, m=14)))
+    if halfway is not None:
+        candidates.append(Candidate("found halfway", halfway))
+    return candidates
+
+
+def calibrate(
+    data: ImageSet,
+    candidates: Sequence[Candidate],
+    *,
+    minutes: float = 1.5,
+    recipe: TrainRecipe | None = None,
+    device: str = "auto",
+    folder: Path | None = None,
+    seed: int = 0,
+    say: Say = lambda text: None,
+) -> Calibration:
+    """Race the candidates and name the winner. `recipe.epochs` is the most that a run may take."""
+    if not minutes > 0:
+        raise ConfigError(f"the minutes of calibration must be positive, got {minutes}")
+    if not candidates:
+        raise ConfigError("calibration needs a candidate")
+    recipe = replace(recipe or choose_recipe(data, device), cutout=0)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        arenas = _folds(data, folder or Path(scratch), device, seed)
+        recipe = _affordable(arenas[0], candidates, recipe, 60 * minutes)
+        trials = _race(arenas, candidates, recipe, 60 * minutes, began, seed, say)
+    chosen = _choose(trials)
+    rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.error))
+    return Calibration(chosen, (chosen, *rest), len(arenas), recipe, time.monotonic() - began)
+
+
+def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
+    """Each fold holds another fifth of every class back; classes of few images allow fewer folds."""
+    least = min(count for count in data.counts() if count)
+    if least < 2:
+        raise DataError("calibration holds images of every class back, so each needs two; use --no-calibrate")
+    with named_trouble(folder):
+        (folder / "cells").mkdir(parents=True, exist_ok=True)
+    parts = data.folds(min(FOLDS, least), seed)
+    return [Arena(rest, part, f"fold {fold}", folder, device) for fold, (rest, part) in enumerate(parts, 1)]
+
+
+def _affordable(arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe, seconds: float) -> TrainRecipe:
+    """As many epochs as the whole race can pay for."""
+    runs = sum(_survivors(len(candidates)))
+    epochs = math.floor(seconds / (runs * _epoch_seconds(arena, candidates, recipe)))
+    return replace(
+        recipe,
+        epochs=max(_LEAST_EPOCHS, min(recipe.epochs, epochs)),
+        warmup=min(recipe.warmup, max(_LEAST_EPOCHS, min(recipe.epochs, epochs)) / 8),
+    )
+
+
+def _survivors(count: int) -> list[int]:
+    """Runs in each round: the better half goes on; the last two race on all folds."""
+    rounds = []
+    for _ in range(FOLDS):
+        rounds.append(count)
+        count = max(min(count, 2), math.ceil(count / 2))
+    return rounds
+
+
+def _epoch_seconds(arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe) -> float:
+    """What an epoch of one run costs when runs share the device as they will: measured."""
+    place = find_device(arena.device)
+    on_gpu = place.type == "cuda"
+    members = [
+        Training(arena.data, candidate.policy, recipe, 0, place)
+        for candidate in candidates[1 : 1 + (_SIDE_BY_SIDE if on_gpu else 1)] or candidates
+    ]
+    group = Group(members, fuse=False)
+    threads = torch.get_num_threads()
+    if not on_gpu:
+        torch.set_num_threads(1)
+    try:
+        group.record()
+        if on_gpu:
+            group.one_epoch()
+        began = time.monotonic()
+        group.one_epoch()
+    finally:
+        torch.set_num_threads(threads)
+    side_by_side = len(members) if on_gpu else os.cpu_count() or 1
+    return (time.monotonic() - began) / side_by_side
+
+
+def _race(
+    arenas: Sequence[Arena],
+    candidates: Sequence[Candidate],
+    recipe: TrainRecipe,
+    seconds: float,
+    began: float,
+    seed: int,
+    say: Say,
+) -> list[Trial]:
+    trials = [Trial(candidate.label, candidate.policy, (), ()) for candidate in candidates]
+    alive = trials
+    for number, arena in enumerate(arenas):
+        spent = time.monotonic() - began
+        if number and spent + spent / number * len(alive) / len(candidates) > seconds:
+            break  # the next round would not be over in time
+        say(f"calibrating, fold {number + 1}: {len(alive)} candidates, {recipe.epochs} epochs of {recipe.network}")
+        _train(arena, alive, recipe, seed)
+        alive = [_measured(arena, trial, recipe, seed) for trial in alive]
+        alive.sort(key=lambda trial: trial.error)
+        done = {trial.label: trial for trial in alive}
+        trials = [done.get(trial.label, trial) for trial in trials]
+        alive = alive[: max(min(len(alive), 2), math.ceil(len(alive) / 2))]
+    return trials
+
+
+def _train(arena: Arena, trials: Sequence[Trial], recipe: TrainRecipe, seed: int) -> None:
+    """All of them, side by side."""
+    jobs = _SIDE_BY_SIDE if find_device(arena.device).type == "cuda" else None
+    run_cells(arena, [_cell(trial, recipe, seed) for trial in trials], jobs, lambda text: None)
+
+
+def _measured(arena: Arena, trial: Trial, recipe: TrainRecipe, seed: int) -> Trial:
+    record = read_cell(arena, _cell(trial, recipe, seed))
+    assert record is not None
+    errors, losses = (*trial.errors, record["error"]), (*trial.losses, record["train_loss"])
+    return replace(trial, errors=errors, losses=losses)
+
+
+def _cell(trial: Trial, recipe: TrainRecipe, seed: int) -> Cell:
+    return Cell(trial.label, trial.policy, recipe, seed)
+
+
+def _choose(trials: Sequence[Trial]) -> Trial:
+    """The lowest error of those that came furthest; of equals within the noise the one that trains hardest.
+
+    The real training is longer than these, and longer trainings want more augmentation.
+    """
+    furthest = max(len(trial.errors) for trial in trials)
+    finalists = sorted((t for t in trials if len(t.errors) == furthest), key=lambda trial: trial.error)
+    best = finalists[0]
+    if furthest < 2:
+        return best
+    return max((t for t in finalists if _level(t, best)), key=lambda trial: trial.loss)
+
+
+def _level(trial: Trial, best: Trial) -> bool:
+    """Within one standard error of the difference."""
+    if trial is best:
+        return True
+    differences = [a - b for a, b in zip(trial.errors, best.errors, strict=True)]
+    mean = sum(differences) / len(differences)
+    spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / (len(differences) - 1) / len(differences))
+    return mean <= spread

@@ -1,0 +1,89 @@
+"""Policies for other libraries: `render` gives their objects, `write` a file. One module for each target."""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fasteraa.errors import ExportError, choices_hint
+from fasteraa.export.fidelity import check, lines
+from fasteraa.policy.artifact import Policy
+
+_log = logging.getLogger(__name__)
+# target -> the package it needs; the extra that brings it has the target's name
+TARGETS: dict[str, str | None] = {
+    "torchvision": None,
+    "timm": "timm",
+    "albumentations": "albumentations",
+    "kornia": "kornia",
+    "dali": "nvidia.dali",
+    "keras": "keras",
+    "python": None,
+    "json": None,
+}
+SEEDS = "leave the seed of A.Compose unset: with one, albumentations 2.0.8 draws the stages of a sub-policy alike"
+__all__ = ["TARGETS", "render", "report", "write"]
+
+
+def render(policy: Policy, target: str, **options: Any) -> Any:
+    """The policy as an object of the target: a transform, a layer, a module, or the text of a file."""
+    module = _module(target)
+    for line in report(policy, target, **options):
+        _log.info("%s: %s", target, line)
+    return module.render(policy, **options)
+
+
+def report(policy: Policy, target: str, **options: Any) -> list[str]:
+    """How faithful the export is, a line for each operation of the policy; refuses what the target cannot do."""
+    _known(target)
+    said = lines(policy, _label(target, options))
+    return [*said, SEEDS] if options.get("native") else said
+
+
+def write(policy: Policy, target: str, path: str | os.PathLike[str], **options: Any) -> None:
+    """Write the file by which the target takes the policy."""
+    module = _module(target)
+    check(policy, _label(target, options))
+    text: str = module.text(policy, Path(path), **options)
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ExportError(f"{str(path)!r} could not be written: {error.strerror}") from error
+
+
+def _known(target: str) -> None:
+    if target not in TARGETS:
+        raise ExportError(f"unknown target {target!r}: {choices_hint(target, TARGETS)}")
+
+
+def _label(target: str, options: dict[str, Any]) -> str:
+    if not options.get("native"):
+        return target
+    if target != "albumentations":
+        raise ExportError(f"only albumentations has a native form, got the target {target!r}")
+    return f"{target} --native"
+
+
+def _missing(package: str) -> bool:
+    try:
+        return find_spec(package) is None
+    except ModuleNotFoundError:  # its parent is missing
+        return True
+
+
+def _module(target: str) -> Any:
+    _known(target)
+    package = TARGETS[target]
+    try:
+        return import_module(f"fasteraa.export.{target}")
+    except ModuleNotFoundError as error:
+        if package is None or not (error.name or "").startswith(package.split(".")[0]):
+            raise
+        raise ExportError(
+            f"the target {target!r} needs the package {package}, which is not installed: "
+            f"pip install 'fasteraa[{target}]'"
+        ) from error

@@ -1,0 +1,63 @@
+"""kornia: one of its augmentations, with a draw for every image of the batch; masks, boxes and points follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from kornia.augmentation import GeometricAugmentationBase2D
+from torch import Tensor
+
+from fasteraa.export.embed import embed
+from fasteraa.policy.apply import apply_draw, apply_mask, apply_points
+from fasteraa.policy.artifact import Policy
+from fasteraa.policy.draw import Deed, plan_of
+
+
+def render(policy: Policy) -> Any:
+    return PolicyAugmentation(policy)
+
+
+def text(policy: Policy, path: Path) -> str:
+    return embed(policy, "kornia", "An augmentation for float images (B, C, H, W) in [0, 1], on any device.")
+
+
+class PolicyAugmentation(GeometricAugmentationBase2D):  # type: ignore[misc]
+    """Float images in [0, 1] are taken as 256 levels, augmented exactly, and returned as floats; without gradients."""
+
+    def __init__(self, policy: Policy):
+        super().__init__(p=1.0)
+        self.policy = policy
+        self._plan = plan_of(policy)
+
+    def generate_parameters(self, batch_shape: Any) -> dict[str, Tensor]:
+        return {"uniform": torch.rand(batch_shape[0], self._plan.width, dtype=torch.float64)}
+
+    def apply_transform(self, input: Tensor, params: dict[str, Tensor], flags: Any, transform: Any = None) -> Tensor:
+        levels = (input.detach() * 255).round().clamp(0, 255).to(torch.uint8)
+        out = apply_draw(self.policy, self._plan, levels, self._plan.decode(params["uniform"]))
+        return out.to(input.dtype) / 255
+
+    def compute_transformation(self, input: Tensor, params: dict[str, Tensor], flags: Any) -> Tensor:
+        """Where pixel centres go, (B, 3, 3)."""
+        height, width = input.shape[-2:]
+        found = [self._matrix(self._deeds(numbers), width, height) for numbers in params["uniform"].tolist()]
+        return torch.stack(found).to(input.device, input.dtype)
+
+    def apply_transform_mask(
+        self, input: Tensor, params: dict[str, Tensor], flags: Any, transform: Any = None
+    ) -> Tensor:
+        pairs = zip(input, params["uniform"].tolist(), strict=True)
+        return torch.stack([apply_mask(self.policy, mask, self._deeds(numbers)) for mask, numbers in pairs])
+
+    def _deeds(self, numbers: list[float]) -> list[Deed]:
+        return self._plan.decode_one(numbers)
+
+    def _matrix(self, deeds: list[Deed], width: int, height: int) -> Tensor:
+        """From where three corners of the first pixel go: shifts are by whole pixels, as the image's are."""
+        corners = torch.tensor([[0, 0], [1, 0], [0, 1]], dtype=torch.float64) + 0.5  # kornia counts from its centre
+        origin, right, down = apply_points(self.policy, corners, deeds, width, height) - 0.5
+        matrix = torch.eye(3, dtype=torch.float64)
+        matrix[:2] = torch.stack([right - origin, down - origin, origin], 1)
+        return matrix

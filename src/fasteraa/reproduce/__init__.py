@@ -1,0 +1,9 @@
+"""The paper's tables and figures as named recipes."""
+
+from __future__ import annotations
+
+from fasteraa.reproduce.engine import reproduce
+from fasteraa.reproduce.result import Found, Reproduction
+from fasteraa.reproduce.tables import TABLES, Line, Search, Table
+
+__all__ = ["TABLES", "Found", "Line", "Reproduction", "Search", "Table", "reproduce"]

@@ -1,0 +1,327 @@
+"""Make the searches and the training runs of a table, keep them, and put our numbers beside the paper's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fasteraa.data import ImageSet, load, stratify
+from fasteraa.data.resolve import open_source
+from fasteraa.errors import ConfigError, DataError, Stopped
+from fasteraa.evaluate.arena import Arena, open_arena, open_folder
+from fasteraa.evaluate.compare import Cell, end_of, make_cell, read_cell, run_cells
+from fasteraa.evaluate.recipe import TrainRecipe, paper_recipe
+from fasteraa.policy.artifact import Policy
+from fasteraa.policy.named import named
+from fasteraa.reproduce.pages import publish
+from fasteraa.reproduce.quick import QUICK_IMAGES, quick_recipe, quick_search, quick_sources
+from fasteraa.reproduce.result import Found, Reproduction
+from fasteraa.reproduce.tables import DATA, Line, Search, Table, find_table
+from fasteraa.search.config import SearchConfig, make_config, to_settings
+from fasteraa.search.run import find_device, search
+
+RUNS = 3  # of every number, as in the paper
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and with what a table is made."""
+
+    out: Path
+    seeds: int
+    device: str
+    data_root: Path | None
+    sources: Mapping[str, str]  # named set -> what stands in for it
+    subset: int | None
+    quick: bool
+    until: float
+    say: Say
+
+    def source(self, name: str) -> str:
+        return self.sources.get(name, name)
+
+    def recipe(self, line: Line) -> TrainRecipe:
+        recipe = paper_recipe(line.recipe)
+        return quick_recipe(recipe) if self.quick else recipe
+
+
+def reproduce(
+    name: str,
+    out: str | Path,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    jobs: int | None = None,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    sources: Mapping[str, str] | None = None,
+    subset: int | None = None,
+    only: str | None = None,
+    max_minutes: float | None = None,
+    table_only: bool = False,
+    say: Say = print,
+) -> Reproduction:
+    """Do a table of the paper again. Searches and runs that are in the folder are not made again.
+
+    `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines by a part of data,
+    network or label, `table_only` makes the table from what is there.
+    """
+    table, until = find_table(name), end_of(max_minutes)
+    find_device("cpu" if quick else device)
+    _check_sources(sources or {})
+    folder = Path(out)
+    open_folder(folder)
+    setting = Setting(
+        out=folder,
+        seeds=seeds if seeds is not None else 1 if quick else RUNS,
+        device="cpu" if quick else device,
+        data_root=None if data_root is None else Path(data_root),
+        sources=quick_sources(folder) if quick else dict(sources or {}),
+        subset=None if quick else subset,
+        quick=quick,
+        until=until,
+        say=say,
+    )
+    made = _Made(setting, table, only)
+    try:
+        made.collect(jobs, table_only)
+    except Stopped:
+        made.collect(jobs, table_only=True)
+        publish(made.result(), folder / name)
+        raise
+    result = made.result()
+    publish(result, folder / name)
+    return result
+
+
+def _check_sources(sources: Mapping[str, str]) -> None:
+    known = {each.source for each in DATA.values()}
+    for name in sources:
+        if name not in known:
+            raise ConfigError(f"no data set {name!r} takes part; choices: {', '.join(sorted(known))}")
+
+
+class _Made:
+    """What is there of a table, and how to make the rest."""
+
+    def __init__(self, setting: Setting, table: Table, only: str | None):
+        self.setting, self.table = setting, table
+        lines = enumerate(table.lines)
+        self.chosen = {place: line for place, line in lines if line.policy is not None and _matches(line, only)}
+        if not self.chosen:
+            raise ConfigError(f"no line of {table.name} that can be run has {only!r} in data, network or label")
+        self.values: dict[int, dict[int, float]] = {}  # place in the table -> seed -> measured
+        self.troubles: dict[str, str] = {}  # data set -> why it is not there
+        self.remarks: list[str] = []
+        self.devices: set[str] = set()
+
+    def collect(self, jobs: int | None, table_only: bool) -> None:
+        """Searches first, then runs, data set by data set, so that one of them is in memory at a time."""
+        for place, line in self.chosen.items():
+            if isinstance(line.policy, Search):
+                if not table_only:
+                    self._search(line.policy)
+                if line.measure == "hours":
+                    self.values[place] = {s: _hours(policy) for s, policy in self._policies(line.policy).items()}
+        trained = {place: line for place, line in self.chosen.items() if line.recipe}
+        for data in dict.fromkeys(line.data for line in trained.values()):
+            self._train(data, {p: line for p, line in trained.items() if line.data == data}, jobs, table_only)
+        if self.troubles and not table_only and not any(self.values.values()):
+            raise DataError("; ".join(self.troubles.values()))
+
+    # --- searches --------------------------------------------------------------------------------------------------
+
+    def _search(self, wanted: Search) -> None:
+        missing = [seed for seed in range(self.setting.seeds) if self._policy(wanted, seed) is None]
+        if not missing or wanted.source in self.troubles:
+            return
+        try:
+            data = self._images(wanted)
+        except DataError as error:
+            self.troubles[wanted.source] = str(error)
+            return
+        for seed in missing:
+            if time.time() < self.setting.until:
+                self._search_once(wanted, data, seed)
+
+    def _search_once(self, wanted: Search, data: ImageSet, seed: int) -> None:
+        folder = self._folder(wanted, seed)
+        left = (self.setting.until - time.time()) / 60
+        result = search(
+            data,
+            self._config(wanted, seed),
+            out=folder,
+            resume=(folder / "config.toml").exists(),
+            device=self.setting.device,
+            max_minutes=None if math.isinf(left) else max(left, 0.0),
+        )
+        seconds = result.policy.provenance["seconds"]
+        how = "found" if result.finished else "time is up, not finished"
+        self.setting.say(f"search on {len(data)} images of {wanted.source}, seed {seed}: {how} ({seconds:.0f} s)")
+
+    def _config(self, wanted: Search, seed: int) -> SearchConfig:
+        settings = {**wanted.settings, "seed": seed}
+        return make_config(quick_search(settings) if self.setting.quick else settings)
+
+    def _folder(self, wanted: Search, seed: int) -> Path:
+        """By everything that decides what is found, so that tables share their searches."""
+        config = to_settings(self._config(wanted, seed))
+        parts = [self.setting.source(wanted.source), wanted.images, wanted.classes, wanted.size, config]
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+        size = f"L{config['sub_policies']}-K{config['operation_count']}"
+        return self.setting.out / "searches" / f"{wanted.source}-{wanted.images or 'all'}-{size}-{seed}-{key}"
+
+    def _images(self, wanted: Search) -> ImageSet:
+        source = self.setting.source(wanted.source)
+        images = self._at_most(wanted.images, wanted.source, "train", "searched")
+        size = None if self.setting.quick else wanted.size
+        classes = self._at_most_classes(wanted)
+        return load(source, subset=images, classes=classes, size=size, data_root=self.setting.data_root)
+
+    def _policy(self, wanted: Search, seed: int) -> Policy | None:
+        file = self._folder(wanted, seed) / "policy.json"
+        if not file.exists():
+            return None
+        policy = Policy.load(file)
+        return policy if policy.provenance.get("finished") else None
+
+    def _policies(self, policy: str | Search) -> dict[int, Policy]:
+        """One for every seed; those that were not found yet are left out."""
+        seeds = range(self.setting.seeds)
+        if policy == "random":
+            return {seed: named("random", seed=seed) for seed in seeds}
+        if isinstance(policy, str):
+            return dict.fromkeys(seeds, named(policy))
+        found = {seed: self._policy(policy, seed) for seed in seeds}
+        return {seed: _kept(each, policy.keep, seed) for seed, each in found.items() if each is not None}
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+
+    def _train(self, data: str, lines: Mapping[int, Line], jobs: int | None, table_only: bool) -> None:
+        try:
+            arena = self._arena(data)
+        except DataError as error:
+            self.troubles[DATA[data].source] = str(error)
+            return
+        cells = {place: self._cells(line) for place, line in lines.items()}
+        if not table_only:
+            ordered = [each[seed] for seed in range(self.setting.seeds) for each in cells.values() if seed in each]
+            distinct = {cell.key(arena.data, arena.held_out): cell for cell in reversed(ordered)}
+            run_cells(arena, list(distinct.values())[::-1], jobs, self.setting.say, self.setting.until)
+        for place, line in lines.items():
+            read = {seed: read_cell(arena, cell) for seed, cell in cells[place].items()}
+            records = {seed: record for seed, record in read.items() if record is not None}
+            self.values[place] = {seed: float(record[line.measure]) for seed, record in records.items()}
+            self.devices |= {f"runs on {record.get('device', 'unknown device')}" for record in records.values()}
+
+    def _cells(self, line: Line) -> dict[int, Cell]:
+        assert line.policy is not None
+        recipe, label = self.setting.recipe(line), f"{line.label} {line.network}"
+        return {seed: make_cell(label, policy, recipe, seed) for seed, policy in self._policies(line.policy).items()}
+
+    def _arena(self, data: str) -> Arena:
+        known, source = DATA[data], self.setting.source(DATA[data].source)
+        split = known.split if source == known.source else "train"
+        if split != known.split:
+            self._remark(f"{source} stands in for {known.source} with its split train, not {known.split}")
+        return open_arena(
+            source,
+            self.setting.out,
+            device=self.setting.device,
+            data_root=self.setting.data_root,
+            split=split,
+            size=None if self.setting.quick else known.size,
+            subset=self._at_most(self.setting.subset or known.subset, known.source, split, "trained on"),
+        )
+
+    def _at_most(self, images: int | None, name: str, split: str, deed: str) -> int | None:
+        """So many images, or None where a source that stands in has no more than that."""
+        if self.setting.quick:
+            return images and QUICK_IMAGES
+        source = self.setting.source(name)
+        if source == name or images is None:
+            return images
+        have = len(open_source(source, self.setting.data_root).listing(split))
+        if have < images:
+            self._remark(f"{source} stands in for {name}; {deed} {have} images instead of {images}")
+        return images if have > images else None
+
+    def _at_most_classes(self, wanted: Search) -> int | None:
+        source = self.setting.source(wanted.source)
+        if source == wanted.source or wanted.classes is None:
+            return wanted.classes
+        have = len(open_source(source, self.setting.data_root).listing("train").classes)
+        if have < wanted.classes and not self.setting.quick:
+            self._remark(f"{source} stands in for {wanted.source}; searched on {have} classes, not {wanted.classes}")
+        return wanted.classes if have > wanted.classes else None
+
+    def _remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    # --- the table ---------------------------------------------------------------------------------------------------
+
+    def result(self) -> Reproduction:
+        found = tuple(self._found(place, line) for place, line in enumerate(self.table.lines))
+        for line in self.chosen.values():
+            if isinstance(line.policy, Search):
+                policies = self._policies(line.policy).values()
+                self.devices |= {f"searches on {each.provenance.get('device', 'unknown device')}" for each in policies}
+        if self.setting.subset is not None:
+            self._remark(f"networks were trained on {self.setting.subset} images")
+        self.remarks += [f"no data: {text}" for text in self.troubles.values()]
+        return Reproduction(
+            self.table,
+            found,
+            self.setting.seeds,
+            self.setting.quick,
+            tuple(self.remarks),
+            tuple(sorted(self.devices)),
+        )
+
+    def _found(self, place: int, line: Line) -> Found:
+        values = self.values.get(place, {})
+        words = [line.note] if line.note else []
+        if line.policy is None:
+            words.append("quoted by the paper; no policy of it here")
+        elif not values:
+            words.append("not run")
+        elif len(values) < self.setting.seeds:
+            words.append(f"{len(values)} of {self.setting.seeds} runs")
+        return Found(line, values, "; ".join(words))
+
+
+def _matches(line: Line, only: str | None) -> bool:
+    return only is None or any(only.lower() in text.lower() for text in (line.data, line.network, line.label))
+
+
+def _hours(policy: Policy) -> float:
+    return float(policy.provenance["seconds"]) / 3600
+
+
+def _kept(policy: Policy, keep: int | None, seed: int) -> Policy:
+    """So many of its sub-policies, drawn by the seed."""
+    if keep is None or keep >= len(policy.sub_policies):
+        return policy
+    places = np.sort(stratify.shuffled(len(policy.sub_policies), seed, 0)[:keep])
+    return replace(policy, sub_policies=tuple(policy.sub_policies[place] for place in places.tolist()))
+
+
+def parse_sources(texts: Iterable[str]) -> dict[str, str]:
+    """`cifar10=FILE.npz` stands in for that set, `FILE.npz` for all of them."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, source = text.partition("=")
+        if equals:
+            found[name] = source
+        else:
+            found |= {each.source: text for each in DATA.values()}
+    return found

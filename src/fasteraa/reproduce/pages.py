@@ -1,0 +1,228 @@
+"""A reproduction as Markdown, JSON and a picture: the paper's number, ours, and what was not run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fasteraa.evaluate.statistics import Estimate
+from fasteraa.report.comparison import markdown_row, plain, short, ticks
+from fasteraa.reproduce.result import Found, Reproduction
+from fasteraa.reproduce.tables import Search
+from fasteraa.search.folder import RunFolder, named_trouble
+
+COLUMNS = ("data", "network", "policy", "paper", "ours", "n", "remark")
+_TOP5 = "top-5"
+
+
+def cells(found: Found) -> list[str]:
+    line = found.line
+    label = f"{line.label} ({_TOP5})" if line.measure == "error_top5" else line.label
+    ours = found.ours
+    return [
+        line.data,
+        line.network or "-",
+        label,
+        "-" if line.paper is None else f"{line.paper:g}",
+        "-" if ours is None else _with_interval(ours),
+        "-" if ours is None else str(ours.n),
+        found.remark,
+    ]
+
+
+def _with_interval(ours: Estimate) -> str:
+    return _number(ours.mean) + (f" ± {_number(ours.half)}" if math.isfinite(ours.half) else "")
+
+
+def _number(value: float) -> str:
+    """Two digits after the point; small ones (hours) by their first two digits."""
+    return f"{value:.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.2g}"
+
+
+def caption(result: Reproduction) -> str:
+    words = [f"{result.table.title}; {result.table.unit}."]
+    if result.quick:
+        words.append(
+            "QUICK: a few tiny images of the embedded sample, one epoch of a small network. It shows that the recipe "
+            "runs; its numbers mean nothing beside the paper's."
+        )
+    words.append(
+        f"Ours: mean over seeds and its 95% interval (Student), {result.runs} planned for every number"
+        + ("." if not result.devices else f"; {', '.join(result.devices)}.")
+    )
+    if result.table.unit.startswith("error"):
+        words.append("Errors are those after the last epoch on the test images.")
+    return " ".join([*words, *(f"{remark[:1].upper()}{remark[1:]}." for remark in result.remarks)])
+
+
+def summary(result: Reproduction) -> str:
+    """How much of it was run."""
+    ours = [found for found in result.found if found.line.policy is not None]
+    full = sum(len(found.values) >= result.runs for found in ours)
+    some = sum(0 < len(found.values) < result.runs for found in ours)
+    return f"{full} of {len(ours)} numbers were measured in full, {some} in part, {len(ours) - full - some} not at all."
+
+
+def to_markdown(result: Reproduction) -> str:
+    lines = [markdown_row(COLUMNS), "|" + "---|" * len(COLUMNS)]
+    lines += [markdown_row(cells(found)) for found in result.found]
+    return f"{caption(result)}\n\n" + "\n".join(lines) + f"\n\n{summary(result)}\n"
+
+
+def to_dict(result: Reproduction) -> dict[str, Any]:
+    return {
+        "name": result.table.name,
+        "title": result.table.title,
+        "unit": result.table.unit,
+        "quick": result.quick,
+        "runs": result.runs,
+        "remarks": list(result.remarks),
+        "devices": list(result.devices),
+        "lines": [_line(found) for found in result.found],
+    }
+
+
+def _line(found: Found) -> dict[str, Any]:
+    line, policy = found.line, found.line.policy
+    described = {**vars(policy), "settings": dict(policy.settings)} if isinstance(policy, Search) else policy
+    return {
+        "data": line.data,
+        "recipe": line.recipe,
+        "label": line.label,
+        "measure": line.measure,
+        "policy": described,
+        "paper": line.paper,
+        "values": found.values,
+        "ours": None if found.ours is None else asdict(found.ours),
+        "remark": found.remark,
+    }
+
+
+def publish(result: Reproduction, folder: Path) -> None:
+    """table.md, table.json and table.svg."""
+    with named_trouble(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    files = RunFolder(folder)
+    files.write(folder / "table.md", to_markdown(result))
+    files.write(folder / "table.json", json.dumps(plain(to_dict(result)), indent=1) + "\n")
+    files.write(folder / "table.svg", to_svg(result))
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+_WIDTH, _LEFT, _RIGHT, _LINE, _TOP, _FIGURE = 860, 380, 40, 22, 34, 320
+_STYLE = (
+    "text{font:12px sans-serif;fill:#222}.tick{text-anchor:middle;fill:#666}.name{text-anchor:end}.grid{stroke:#ddd}"
+    ".bar{stroke:#2b6cb0;stroke-width:2}.ours{fill:#2b6cb0}.curve{fill:none;stroke:#2b6cb0;stroke-width:1.5}"
+    ".paper{fill:none;stroke:#c05621;stroke-width:2}"
+)
+Place = Callable[[float], float]
+
+
+def to_svg(result: Reproduction) -> str:
+    """Ours as a blue dot with its interval, the paper's as a red ring."""
+    shown = [found for found in result.found if found.values or found.line.paper is not None]
+    numbers = [n for found in shown for n in _numbers(found)]
+    if not numbers:
+        return _svg(60, ['<text x="20" y="40">nothing was run, and the paper has no numbers</text>'])
+    return _curve(result, shown, numbers) if result.table.axis else _dots(result, shown, numbers)
+
+
+def _numbers(found: Found) -> list[float]:
+    ours = found.ours
+    ends = [] if ours is None else [ours.mean]
+    if ours is not None and math.isfinite(ours.half):
+        ends += [ours.mean - ours.half, ours.mean + ours.half]
+    return ends + ([] if found.line.paper is None else [found.line.paper])
+
+
+def _svg(height: float, marks: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        f'role="img"><style>{_STYLE}</style><rect width="100%" height="100%" fill="#fff"/>'
+        + "".join(marks)
+        + "</svg>\n"
+    )
+
+
+def _scale(numbers: Sequence[float], start: float, end: float, logarithmic: bool) -> tuple[Place, list[float]]:
+    """Where a number lies between two places, and which numbers to write there."""
+    if logarithmic:
+        positive = [math.log10(n) for n in numbers if n > 0] or [0.0]
+        low, high = math.floor(min(positive)), max(math.ceil(max(positive)), math.floor(min(positive)) + 1)
+        marks = [10.0**power for power in range(low, high + 1)]
+        return (lambda n: _between((math.log10(max(n, 10.0**low)) - low) / (high - low), start, end)), marks
+    spread = max(max(numbers) - min(numbers), 0.5)
+    bottom, top = max(min(numbers) - 0.1 * spread, 0.0), max(numbers) + 0.1 * spread
+    return (lambda n: _between((n - bottom) / (top - bottom), start, end)), ticks(bottom, top)
+
+
+def _between(share: float, start: float, end: float) -> float:
+    return round(start + min(max(share, 0.0), 1.0) * (end - start), 1)
+
+
+def _dots(result: Reproduction, shown: Sequence[Found], numbers: Sequence[float]) -> str:
+    """A line for every number of the table."""
+    height = _TOP + _LINE * len(shown) + 44
+    x, marked = _scale(numbers, _LEFT, _WIDTH - _RIGHT, result.table.logarithmic)
+    marks = [_legend(result)]
+    for tick in marked:
+        marks.append(f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{height - 38}"/>')
+        marks.append(f'<text class="tick" x="{x(tick)}" y="{height - 22}">{tick:g}</text>')
+    for number, found in enumerate(shown):
+        y = _TOP + _LINE * (number + 0.5)
+        data, network, label, *_ = cells(found)
+        name = escape(short(f"{data}, {label}" if network == "-" else f"{data}, {network}, {label}", 60))
+        marks.append(f'<text class="name" x="{_LEFT - 10}" y="{y + 4}">{name}</text>')
+        marks += _pair(found, x, lambda n, y=y: y)  # type: ignore[misc]
+    marks.append(f'<text class="tick" x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{height - 6}">{result.table.unit}</text>')
+    return _svg(height, marks)
+
+
+def _curve(result: Reproduction, shown: Sequence[Found], numbers: Sequence[float]) -> str:
+    """Errors over the number of sub-policies or operations; every value has the same room."""
+    left, right, bottom = 70, _WIDTH - 40, _FIGURE - 50
+    y, marked = _scale(numbers, bottom, _TOP, result.table.logarithmic)
+    places = [found.line.x for found in result.found if found.line.x is not None]
+
+    def x(value: float) -> float:
+        return _between((places.index(value) + 0.5) / len(places), left, right)
+
+    marks = [_legend(result)]
+    for tick in marked:
+        marks.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y(tick)}" y2="{y(tick)}"/>')
+        marks.append(f'<text class="tick" x="{left - 24}" y="{y(tick) + 4}">{tick:g}</text>')
+    marks += [f'<text class="tick" x="{x(v)}" y="{bottom + 18}">{result.table.axis} {v:g}</text>' for v in places]
+    points = [(x(found.line.x), y(found.ours.mean)) for found in shown if found.ours and found.line.x is not None]
+    if len(points) > 1:
+        marks.append(f'<polyline class="curve" points="{" ".join(f"{a},{b}" for a, b in points)}"/>')
+    for found in shown:
+        if found.line.x is not None:
+            marks += _pair(found, lambda n, at=found.line.x: x(at), y)  # type: ignore[misc]
+    marks.append(f'<text class="tick" x="{(left + right) / 2}" y="{_FIGURE - 10}">{result.table.unit}</text>')
+    return _svg(_FIGURE, marks)
+
+
+def _pair(found: Found, x: Place, y: Place) -> list[str]:
+    marks, ours, paper = [], found.ours, found.line.paper
+    if ours is not None and math.isfinite(ours.half):
+        low, high = ours.mean - ours.half, ours.mean + ours.half
+        marks.append(f'<line class="bar" x1="{x(low)}" x2="{x(high)}" y1="{y(low)}" y2="{y(high)}"/>')
+    if paper is not None:
+        marks.append(f'<circle class="paper" cx="{x(paper)}" cy="{y(paper)}" r="5"/>')
+    if ours is not None:
+        marks.append(f'<circle class="ours" cx="{x(ours.mean)}" cy="{y(ours.mean)}" r="4"/>')
+    return marks
+
+
+def _legend(result: Reproduction) -> str:
+    quick = "  QUICK: the numbers mean nothing" if result.quick else ""
+    return (
+        '<circle class="paper" cx="20" cy="16" r="5"/><text x="32" y="20">the paper</text>'
+        f'<circle class="ours" cx="110" cy="16" r="4"/><text x="122" y="20">ours, 95% interval{quick}</text>'
+    )

@@ -1,0 +1,132 @@
+"""`fasteraa compare` and `fasteraa evaluate`, end to end on tiny pictures."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fasteraa.cli import main
+from fasteraa.policy.named import named
+
+
+@pytest.fixture
+def source(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 60, (40, 8, 8, 3), dtype=np.uint8)
+    y = np.arange(40) % 2
+    x[y == 1, :, :4] += 150
+    np.savez(tmp_path / "pictures.npz", x_train=x[:32], y_train=y[:32], x_test=x[32:], y_test=y[32:])
+    return str(tmp_path / "pictures.npz")
+
+
+@pytest.fixture
+def fasteraa(monkeypatch, capsys):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fasteraa", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+QUICK = ("--epochs", 1, "--batch-size", 8, "--device", "cpu", "--network", "small")
+
+
+def test_compare_writes_a_table_and_does_not_run_cells_twice(fasteraa, source, tmp_path):
+    out = tmp_path / "out"
+    arguments = ("compare", source, "-p", "none,uniform", "--seeds", 2, "--out", out, "--jobs", 1, *QUICK)
+    code, text, error = fasteraa(*arguments)
+    assert (code, error) == (0, "")
+    assert "4/4 uniform, seed 1:" in text
+    assert "measured on 8 images (test images)" in text
+    assert (out / "comparison.md").read_text().count("\n|") == 4
+    assert json.loads((out / "comparison.json").read_text())["missing"] == 0
+    assert (out / "comparison.svg").exists()
+    code, text, _ = fasteraa(*arguments)
+    assert code == 0
+    assert "4 of 4 runs are there already" in text
+    code, text, _ = fasteraa("evaluate", source, "-p", "uniform", "--seed", 1, "--out", out, *QUICK)
+    assert code == 0
+    assert "uniform, seed 1:" in text
+    assert len(list((out / "cells").iterdir())) == 4  # the same cell
+
+
+def test_evaluate_random_is_the_cell_of_compare(fasteraa, source, tmp_path):
+    fasteraa("evaluate", source, "-p", "random", "--seed", 2, "--out", tmp_path / "out", *QUICK)
+    (file,) = (tmp_path / "out" / "cells").iterdir()
+    assert json.loads(file.read_text())["policy"]["hash"] == named("random", seed=2).hash
+
+
+def test_per_op(fasteraa, source, tmp_path):
+    out = tmp_path / "out"
+    code, text, _ = fasteraa(
+        "compare", source, "-p", "none,random", "--seeds", 1, "--out", out, "--per-op", "--jobs", 1, *QUICK
+    )
+    assert code == 0
+    assert "Sub-policies of random(10,2,0), the most harmful first:" in text
+    page = (out / "per_op.md").read_text()
+    assert page.count("\n| sharpness |") == 1
+    assert page.count("\n| flip |") == 1
+
+
+def test_a_time_limit_writes_the_table_from_what_is_there(fasteraa, source, tmp_path):
+    code, text, _ = fasteraa(
+        "compare", source, "--out", tmp_path / "out", "--max-minutes", 0, "--jobs", 1, "--seeds", 1, *QUICK
+    )
+    assert code == 0
+    assert "time is up: 3 of 3 runs are missing" in text
+    assert "No run has been made." in (tmp_path / "out" / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "nowhere"], "'nowhere' is neither a file or folder"),
+        (["compare", "-p", "nothing"], "no policy of that name"),
+        (["compare", "-p", ","], "no policy was given"),
+        (["compare", "-p", "none,none"], "'none' was given twice"),
+        (["compare", "--recipe", "cifar/wrn-40-3"], "did you mean 'cifar/wrn-40-2'"),
+        (["compare", "--network", "wrn-41-2", "-p", "none", "--jobs", "1"], "depth of a wide resnet"),
+        (["compare", "--device", "gpu"], "unknown device 'gpu'"),
+        (["compare", "--held-out", "1.5"], "held-out share must be in (0, 1), got 1.5"),
+        (["compare", "--max-minutes", "-1"], "max_minutes must be at least 0"),
+        (["compare", "--subset", "3"], "subset must lie between 10"),
+        (["evaluate", "-p", "none,uniform"], "evaluate takes one policy"),
+        (["evaluate", "-p", "missing.json"], "missing.json"),
+    ],
+)
+def test_mistakes_end_with_one_line(fasteraa, arguments, message, tmp_path):
+    code, _, error = fasteraa(*arguments, "--out", tmp_path / "out")
+    assert code == 2
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c(source, tmp_path, jobs):
+    """To the command alone, as `kill -INT` does; a terminal sends it to the workers, too."""
+    out = tmp_path / "out"
+    arguments = ["compare", source, "--out", out, "--jobs", jobs, "-p", "none,uniform", "--seeds", 40, *QUICK]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fasteraa", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list((out / "cells").glob("*.json")) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 130, error
+    assert error.startswith("fasteraa: stopped; ")
+    assert "give the same command again to go on" in error
+    assert len(error.strip().splitlines()) == 1
+    assert list((out / "cells").glob("*.json"))

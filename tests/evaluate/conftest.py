@@ -1,0 +1,34 @@
+import pytest
+import torch
+
+from fasteraa.data import ImageSet
+from fasteraa.evaluate import TrainRecipe
+
+
+def planted(count=64, side=8, seed=0, noise=40):
+    """Two classes that a network tells apart at once: the left half is bright, or the right half is."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 2
+    images = torch.randint(0, noise, (count, 3, side, side), generator=generator)
+    for index, label in enumerate(labels.tolist()):
+        half = slice(0, side // 2) if label == 0 else slice(side // 2, side)
+        images[index, :, :, half] += 180
+    return ImageSet.of(images.to(torch.uint8), labels, ("left", "right"), "planted")
+
+
+@pytest.fixture
+def data():
+    return planted(64)
+
+
+@pytest.fixture
+def held_out():
+    return planted(40, seed=1)
+
+
+@pytest.fixture
+def tiny():
+    """A recipe that takes a moment: no crop, no flip, no cutout."""
+    return TrainRecipe(
+        network="small", epochs=3, batch_size=16, learning_rate=0.05, warmup=1, crop=0.0, flip=False, cutout=0
+    )

@@ -1,0 +1,136 @@
+"""The race for how much augmentation: who takes part, who goes on, who is chosen, and that it finds a planted truth."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fasteraa.data import ImageSet
+from fasteraa.errors import ConfigError, DataError
+from fasteraa.evaluate import calibrate as module
+from fasteraa.evaluate.calibrate import Calibration, Candidate, Trial, calibrate, usual_candidates
+from fasteraa.evaluate.recipe import TrainRecipe
+from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.policy.named import named
+
+RECIPE = TrainRecipe(network="small", epochs=12, batch_size=16, learning_rate=0.05, cutout=0, crop=0, flip=False)
+WORST = Policy((SubPolicy(((Choice("invert", 0.5),),)),), "inverted")
+
+
+def brightness_classes(count=120, side=8):
+    """Dark or bright with noise: inverting half of the images makes the classes one."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 2
+    level = np.where(labels == 0, 70, 185)[:, None, None, None]
+    images = np.clip(level + rng.normal(0, 40, (count, 3, side, side)), 0, 255).astype(np.uint8)
+    return ImageSet.of(torch.from_numpy(images), torch.from_numpy(labels).long(), ("dark", "bright"), "levels")
+
+
+def test_planted_truth(tmp_path):
+    """Inversion makes dark and bright alike; leaving images alone must win, and its table is kept."""
+    candidates = [Candidate("inverted", WORST), Candidate("none", named("none"))]
+    found = calibrate(brightness_classes(), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
+    assert found.chosen.label == "none"
+    assert found.chosen.error < 10 < found.trials[1].error
+    assert found.recipe.epochs == 12
+    assert len(found.chosen.errors) == found.folds == 5
+    assert found.against("inverted").significant
+    assert "clearly behind" in found.sentence()
+    policy = found.policy(WORST)
+    table = policy.provenance["calibration"]["table"]
+    assert [row["candidate"] for row in table] == ["none", "inverted"]
+    assert json.loads(policy.to_json())["provenance"]["calibration"]["chosen"] == "none"
+    assert policy.hash == named("none").hash
+
+
+def test_each_image_is_held_back_once():
+    data = brightness_classes(23)
+    seen = []
+    for rest, part in data.folds(5, seed=3):
+        assert len(rest) + len(part) == 23
+        assert set(part.labels.tolist()) == {0, 1}
+        seen += [image.numpy().tobytes() for image in part.images]
+    assert sorted(seen) == sorted(image.numpy().tobytes() for image in data.images)
+
+
+def test_folds_need_an_image_of_each_class():
+    data = brightness_classes(6)
+    with pytest.raises(DataError, match="every fold needs an image of each class, got 4 folds"):
+        list(data.folds(4, seed=0))
+
+
+def test_the_better_half_goes_on(monkeypatch, tmp_path):
+    """With errors planted for every candidate, the rounds are counted."""
+    rounds = []
+
+    def trained(arena, trials, recipe, seed):
+        rounds.append([trial.label for trial in trials])
+
+    def measured(arena, trial, recipe, seed):
+        return Trial(trial.label, trial.policy, (*trial.errors, float(trial.label)), (*trial.losses, 1.0))
+
+    monkeypatch.setattr(module, "_train", trained)
+    monkeypatch.setattr(module, "_measured", measured)
+    candidates = [Candidate(str(number), named("none")) for number in (5, 3, 9, 1, 7, 8, 2)]
+    found = calibrate(brightness_classes(), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
+    assert [len(each) for each in rounds] == [7, 4, 2, 2, 2]
+    assert rounds[1] == ["1", "2", "3", "5"]
+    assert found.chosen.label == "1"
+    assert [trial.label for trial in found.trials] == ["1", "2", "3", "5", "7", "8", "9"]
+
+
+def trial(label, errors, loss=1.0):
+    return Trial(label, named("none"), tuple(errors), (loss,) * len(errors))
+
+
+def test_of_equals_the_harder_one_is_chosen():
+    weak, strong = trial("weak", (10.0, 12.0, 11.0), 0.1), trial("strong", (10.5, 11.4, 11.3), 0.5)
+    assert module._choose([weak, strong]).label == "strong"
+    worse = trial("worse", (12.0, 14.1, 13.0), 0.9)
+    assert module._choose([weak, worse]).label == "weak"
+
+
+def test_only_those_who_came_furthest_can_win():
+    assert module._choose([trial("early", (1.0,)), trial("late", (5.0, 5.0))]).label == "late"
+
+
+def test_one_fold_is_called_a_guess():
+    trials = (trial("a", (5.0,)), trial("b", (6.0,)))
+    assert "a guess" in Calibration(trials[0], trials, 5, RECIPE, 1.0).sentence()
+
+
+def test_within_noise_is_said():
+    trials = (trial("a", (5.0, 7.0)), trial("b", (6.0, 6.5)))
+    assert "within the noise" in Calibration(trials[0], trials, 5, RECIPE, 1.0).sentence()
+
+
+def test_a_small_budget_means_short_trainings(tmp_path):
+    candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
+    found = calibrate(brightness_classes(), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=1e-6)
+    assert found.recipe.epochs == module._LEAST_EPOCHS
+    assert len(found.chosen.errors) == 1
+
+
+def test_candidates_hold_what_people_use_and_the_start():
+    start, found = named("random", seed=0), named("random", seed=1)
+    labels = [each.label for each in usual_candidates(start, found, None, None)]
+    assert {"none", "trivialaugment-wide", "uniform", "start", "found"} <= set(labels)
+    assert len(set(labels)) == len(labels)
+
+
+def test_a_choice_of_operations_is_kept_to():
+    start, found = (named("random", seed=seed, ops=["flip", "rotate"]) for seed in (0, 1))
+    for each in usual_candidates(start, found, found, ("flip", "rotate")):
+        assert set(each.policy.ops) <= {"flip", "rotate"}
+
+
+def test_refusals(tmp_path):
+    data = brightness_classes()
+    with pytest.raises(ConfigError, match="must be positive, got 0"):
+        calibrate(data, [Candidate("none", named("none"))], minutes=0)
+    with pytest.raises(ConfigError, match="needs a candidate"):
+        calibrate(data, [])
+    lone = ImageSet.of(data.images[:3], torch.tensor([0, 0, 1]), data.classes, "lone")
+    with pytest.raises(DataError, match="each needs two; use --no-calibrate"):
+        calibrate(lone, [Candidate("none", named("none"))], recipe=RECIPE, device="cpu", folder=tmp_path)

@@ -1,0 +1,352 @@
+"""Cells are trained once, belong to what made them, and end up in a table that says what was measured."""
+
+import importlib
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fasteraa.data import ImageSet
+from fasteraa.data.resolve import open_source
+from fasteraa.data.source import Source
+from fasteraa.errors import ConfigError, DataError, PolicyError, RunError, Stopped
+from fasteraa.evaluate.arena import Arena, _test_listing, open_arena
+from fasteraa.evaluate.compare import (
+    Contender,
+    cells_of,
+    choose_recipe,
+    compare,
+    end_of,
+    parse_contenders,
+    read_cell,
+    run_cells,
+    tabulate,
+)
+from fasteraa.evaluate.recipe import TrainRecipe
+from fasteraa.evaluate.trainer import Trained
+from fasteraa.policy.named import named
+
+compare_module = importlib.import_module("fasteraa.evaluate.compare")  # the room exports a function of that name
+
+
+@pytest.fixture
+def arena(data, held_out, tmp_path):
+    (tmp_path / "cells").mkdir()
+    return Arena(data, held_out, "test images", tmp_path, "cpu")
+
+
+@pytest.fixture
+def quick(tiny):
+    return replace(tiny, epochs=1)
+
+
+def cells(arena, recipe, policies="none,uniform", seeds=2):
+    return cells_of(parse_contenders(policies, seeds), recipe, range(seeds))
+
+
+def noted(calls):
+    """Stands in for training: notes what it was asked for, and says a number that depends on it."""
+
+    def train(data, held_out, policy, recipe, seed, **options):
+        calls.append((policy.name, seed, recipe.cutout))
+        error = 20.0 + seed + (5.0 if policy.name == "none" else 0.0) + (0.5 if seed == 1 else 0.0)
+        return Trained(error, 0.0, 0.1, 1.0, 0.0, 4, None, None, {"device": "a device"})
+
+    return train
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    found = []
+    monkeypatch.setattr(compare_module, "train", noted(found))
+    return found
+
+
+# --- who takes part --------------------------------------------------------------------------------------------------
+
+
+def test_policies_from_text(tmp_path):
+    named("uniform").save(tmp_path / "policy.json")
+    named("random", seed=4).save(tmp_path / "b.json")
+    text = f"none, randaugment(2,14) ,{tmp_path},found={tmp_path}/policy.json+{tmp_path}/b.json,random"
+    found = parse_contenders(text, 3)
+    assert [each.label for each in found] == ["none", "randaugment(2,14)", str(tmp_path), "found", "random"]
+    assert [len(each.policies) for each in found] == [1, 1, 1, 2, 3]
+    assert found[3].policy(0) == found[3].policy(2) == named("uniform")
+    assert found[3].policy(1) == named("random", seed=4)
+
+
+def test_random_is_a_new_policy_for_every_seed(quick):
+    (contender,) = parse_contenders("random", 3)
+    hashes = [cell.policy.hash for cell in cells_of([contender], quick, range(3))]
+    assert len(set(hashes)) == 3
+    assert hashes[2] == named("random", seed=2).hash
+
+
+def test_a_file_with_an_equals_sign_in_its_name_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named("uniform").save(tmp_path / "lr=0.1.json")
+    assert parse_contenders("lr=0.1.json", 1)[0].policies == (named("uniform"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("", ConfigError, "no policy was given"),
+        ("none,none", ConfigError, "'none' was given twice; name one of them"),
+        ("nothing", PolicyError, "no policy of that name: 'nothing'"),
+        ("a=none+nothing", PolicyError, "no policy of that name: 'nothing'"),
+    ],
+)
+def test_wrong_policies(text, error, words):
+    with pytest.raises(error, match=words):
+        parse_contenders(text, 1)
+
+
+def test_cutout_follows_every_policy_but_none(quick):
+    recipe = replace(quick, cutout=4)
+    none, cutout, uniform = cells_of(parse_contenders("none,cutout,uniform", 1), recipe, [0])
+    assert [cell.recipe.cutout for cell in (none, cutout, uniform)] == [0, 4, 4]
+    assert [cell.policy.name for cell in (none, cutout, uniform)] == ["none", "none", "uniform"]
+    (without,) = cells_of(parse_contenders("cutout", 1), quick, [0])
+    assert without.policy == named("cutout")  # no cutout of the recipe's own: the policy of that name
+
+
+def test_seed_by_seed():
+    order = [(cell.seed, cell.label) for cell in cells_of(parse_contenders("none,uniform", 2), TrainRecipe(), [0, 1])]
+    assert order == [(0, "none"), (0, "uniform"), (1, "none"), (1, "uniform")]
+
+
+# --- cells -----------------------------------------------------------------------------------------------------------
+
+
+def test_cells_are_not_run_twice(arena, quick, calls):
+    said = []
+    run_cells(arena, cells(arena, quick), 1, said.append)
+    assert len(calls) == 4
+    run_cells(arena, cells(arena, quick, seeds=3), 1, said.append)
+    assert calls[4:] == [("none", 2, 0), ("uniform", 2, 0)]
+    assert "4 of 6 runs are there already" in said
+
+
+def test_a_cell_under_another_label_is_the_same_cell(arena, quick, calls):
+    run_cells(arena, cells(arena, quick, "uniform", 1), 1, str)
+    run_cells(arena, cells(arena, quick, "other=uniform", 1), 1, str)
+    assert len(calls) == 1
+    contenders = parse_contenders("other=uniform", 1)
+    assert tabulate(arena, contenders, quick, [0]).rows[0].label == "other"
+
+
+def test_other_seed_recipe_policy_or_data_is_another_cell(arena, quick, data, held_out):
+    (base,) = cells(arena, quick, "uniform", 1)
+    other_data = ImageSet.of(data.images.flip(3).contiguous(), data.labels, data.classes, "flipped")
+    variants = [
+        (base, data, held_out),
+        (replace(base, seed=1), data, held_out),
+        (replace(base, recipe=replace(quick, epochs=2)), data, held_out),
+        (replace(base, policy=named("random")), data, held_out),
+        (base, other_data, held_out),
+        (base, data, other_data),
+    ]
+    assert len({cell.key(train, test) for cell, train, test in variants}) == len(variants)
+    renamed = replace(base, label="x", policy=replace(base.policy, name="renamed", provenance={"seconds": 3}))
+    assert renamed.key(data, held_out) == base.key(data, held_out)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"error": 3.0}', '{"error": "many", "seconds": 1}'])
+def test_a_damaged_record_is_named(arena, quick, calls, content):
+    run_cells(arena, cells(arena, quick, "uniform", 1), 1, str)
+    (file,) = (arena.folder / "cells").glob("*.json")
+    file.write_text(content)
+    with pytest.raises(RunError, match=r"uniform-0-.*cannot be read.*remove it to run it again"):
+        run_cells(arena, cells(arena, quick, "uniform", 1), 1, str)
+
+
+def test_the_record_holds_what_was_run(arena, quick):
+    run_cells(arena, cells(arena, quick, "uniform", 1), 1, str)
+    record = read_cell(arena, cells(arena, quick, "uniform", 1)[0])
+    assert record["recipe"]["epochs"] == 1
+    assert record["policy"]["hash"] == named("uniform").hash
+    assert record["data"]["fingerprint"] == arena.data.fingerprint
+    assert record["steps"] == 4
+    assert not list((arena.folder / "cells").glob("*.pt"))
+
+
+def test_a_failing_cell_is_named(arena, quick):
+    recipe = replace(quick, learning_rate=1e30, clip=0)
+    with pytest.raises(RunError, match=r"^uniform, seed 0: the training loss was not finite"):
+        run_cells(arena, cells(arena, recipe, "uniform", 1), 1, str)
+
+
+def test_ctrl_c_keeps_finished_cells_and_says_how_to_go_on(arena, quick, calls, monkeypatch):
+    train = compare_module.train
+
+    def interrupted(*arguments, **options):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(compare_module, "train", interrupted)
+    with pytest.raises(Stopped, match=r"2 of 4 runs were finished and are kept .*same command again") as caught:
+        run_cells(arena, cells(arena, quick), 1, str)
+    assert caught.value.exit_code == 130
+    assert len(list((arena.folder / "cells").glob("*.json"))) == 2
+
+
+def test_a_time_limit_leaves_cells_for_later(arena, quick, calls):
+    said = []
+    assert not run_cells(arena, cells(arena, quick), 1, said.append, until=0.0)
+    assert calls == []
+    assert said == ["time is up: 4 of 4 runs are missing; give the same command again to go on"]
+    assert run_cells(arena, cells(arena, quick), 1, said.append)
+    assert end_of(None) == math.inf
+    with pytest.raises(ConfigError, match="max_minutes must be at least 0"):
+        end_of(-1)
+
+
+def losses(arena):
+    return [json.loads(file.read_text())["train_loss"] for file in sorted(arena.folder.glob("cells/*.json"))]
+
+
+@pytest.mark.slow
+def test_two_at_once_give_the_same_numbers(arena, quick, tmp_path):
+    alone = replace(arena, folder=tmp_path / "alone")
+    (alone.folder / "cells").mkdir(parents=True)
+    recipe, said = replace(quick, epochs=2, flip=True), []
+    run_cells(alone, cells(alone, recipe), 1, str)
+    assert run_cells(arena, cells(arena, recipe), 2, said.append)
+    contenders = parse_contenders("none,uniform", 2)
+    one, two = (tabulate(each, contenders, recipe, [0, 1]) for each in (alone, arena))
+    assert [row.errors for row in one.rows] == [row.errors for row in two.rows]
+    assert losses(alone) == losses(arena)
+    assert len(said) == 4
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+def save(path, **arrays):
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def arrays(count, classes, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.array([classes[index % len(classes)] for index in range(count)])
+    return rng.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8), labels
+
+
+def test_test_images_where_there_are_some(tmp_path):
+    (x, y), (tx, ty) = arrays(20, "ab"), arrays(6, "ba", 1)
+    source = save(tmp_path / "d.npz", x_train=x, y_train=y, x_test=tx, y_test=ty)
+    arena = open_arena(source, tmp_path / "out", device="cpu")
+    assert (len(arena.data), len(arena.held_out), arena.held_out_from) == (20, 6, "test images")
+    chosen = open_arena(source, tmp_path / "out", device="cpu", held_out=0.25)
+    assert (len(chosen.data), len(chosen.held_out), chosen.held_out_from) == (15, 5, "25% of the training images")
+    some = open_arena(source, tmp_path / "out", device="cpu", subset=4)
+    assert (len(some.data), len(some.held_out)) == (4, 6)
+
+
+def test_a_fifth_is_held_out_where_there_are_none(tmp_path):
+    x, y = arrays(50, "ab")
+    source = save(tmp_path / "d.npz", images=x, labels=y)
+    arena = open_arena(source, tmp_path / "out", device="cpu")
+    assert (len(arena.data), len(arena.held_out), arena.held_out_from) == (40, 10, "20% of the training images")
+    assert arena.held_out.counts() == (5, 5)
+    seen = {bytes(image.numpy()) for image in arena.data.images}
+    assert not seen & {bytes(image.numpy()) for image in arena.held_out.images}
+    again = open_arena(source, tmp_path / "out", device="cpu")
+    assert again.data.fingerprint == arena.data.fingerprint
+
+
+def folders(tmp_path, splits):
+    for number, (split, names) in enumerate(splits.items()):
+        for name in names:
+            place = tmp_path / "pictures" / split / name
+            place.mkdir(parents=True)
+            for index in range(3):
+                Image.new("RGB", (8, 8), (10 * number, ord(name), index)).save(place / f"{index}.png")
+    return tmp_path / "pictures"
+
+
+def test_classes_of_test_images_are_matched_by_name(tmp_path):
+    """An .npz with test labels alone of 'b' and 'c', numbered among themselves, still means b and c."""
+    train, test = (open_listing(folders(tmp_path / n, {"train": names})) for n, names in (("1", "abc"), ("2", "bc")))
+    source = Source("both", {"train": lambda: train, "test": lambda: test})
+    matched = _test_listing(source, train.classes)
+    assert matched.classes == ("a", "b", "c")
+    assert matched.labels.tolist() == [1, 1, 1, 2, 2, 2]
+
+
+def open_listing(path):
+    return open_source(path).listing("train")
+
+
+def test_unknown_classes_of_test_images_are_named(tmp_path):
+    train, test = (open_listing(folders(tmp_path / n, {"train": names})) for n, names in (("1", "ab"), ("2", "bc")))
+    source = Source("both", {"train": lambda: train, "test": lambda: test})
+    with pytest.raises(DataError, match="classes that the training images lack: c"):
+        _test_listing(source, train.classes)
+
+
+def test_wrong_data_settings(tmp_path):
+    x, y = arrays(20, "ab")
+    source = save(tmp_path / "d.npz", images=x, labels=y)
+    with pytest.raises(ConfigError, match=r"held-out share must be in \(0, 1\), got 1"):
+        open_arena(source, tmp_path / "out", device="cpu", held_out=1.0)
+    with pytest.raises(ConfigError, match="unknown device"):
+        open_arena(source, tmp_path / "out", device="gpu")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="could not be written"):
+        open_arena(source, tmp_path / "file", device="cpu")
+    with pytest.raises(DataError, match="subset must lie between"):
+        open_arena(source, tmp_path / "out", device="cpu", subset=99)
+
+
+def test_recipes_by_device_and_size(data):
+    assert choose_recipe(data, "cpu").network == "small"
+    assert choose_recipe(data, "cpu", "wrn-40-2").cutout == 4  # half of 8
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_differences_are_paired_by_seed_over_shared_seeds(arena, quick, calls):
+    run_cells(arena, cells(arena, quick, "none,uniform", 3), 1, str)
+    (file,) = (arena.folder / "cells").glob("none-2-*.json")
+    file.unlink()
+    found = tabulate(arena, parse_contenders("none,uniform", 3), quick, range(3))
+    assert found.missing == 1
+    assert found.device == "a device"
+    none, uniform = found.rows
+    assert none.errors == {0: 25.0, 1: 26.5}
+    assert uniform.errors == {0: 20.0, 1: 21.5, 2: 22.0}
+    assert uniform.error.mean == pytest.approx(63.5 / 3)
+    assert uniform.against["none"].mean == pytest.approx(-5.0)
+    assert uniform.against["none"].n == 2
+    assert "none" not in none.against
+    assert "trivialaugment-wide" not in uniform.against
+    assert uniform.train_seconds == 1.0
+
+
+def test_search_cost_is_the_mean_of_what_was_found(quick):
+    found = Contender("found", tuple(replace(named("uniform"), provenance={"seconds": s}) for s in (10.0, 20.0)))
+    assert found.search_seconds == 15.0
+    assert Contender("none", (named("none"),)).search_seconds is None
+
+
+def test_compare_from_python(tmp_path, quick, data):
+    said = []
+    found = compare(data, "none,random", out=tmp_path, seeds=2, recipe=quick, jobs=1, device="cpu", say=said.append)
+    assert [row.label for row in found.rows] == ["none", "random"]
+    assert found.held_out_images == 13  # 20% of 64
+    assert len(found.rows[1].hashes) == 2
+    assert found.missing == 0
+    assert torch.initial_seed() == 0
+    early = compare(data, "none,uniform", out=tmp_path, seeds=2, recipe=quick, jobs=1, max_minutes=0, say=said.append)
+    assert early.missing == 2
+    assert [row.label for row in early.rows] == ["none"]

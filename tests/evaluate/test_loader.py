@@ -1,0 +1,201 @@
+"""Images that stay in their files: the same batches whatever the number of workers, and broken files counted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fasteraa.data import ImageSet, load
+from fasteraa.data.resolve import open_source
+from fasteraa.errors import DataError
+from fasteraa.evaluate import arena as arena_module
+from fasteraa.evaluate.arena import fits_memory, open_arena
+from fasteraa.evaluate.compare import compare
+from fasteraa.evaluate.feed import DeviceFeed
+from fasteraa.evaluate.listed import ListedSet
+from fasteraa.evaluate.loader import LoaderFeed, make_feed, plain_batches
+from fasteraa.evaluate.trainer import train
+from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.policy.named import named
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """24 + 8 pictures of two classes and various sizes; red stands for one class, blue for the other."""
+    root = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 12), ("val", 4)):
+        for channel, name in ((0, "red"), (2, "blue")):
+            (root / split / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = rng.integers(0, 60, (20 + index, 30 - index % 5, 3), dtype=np.uint8)
+                pixels[..., channel] += 150
+                Image.fromarray(pixels).save(root / split / name / f"{index:02}.png")
+    return root
+
+
+def listed(folder, split="train", size=16):
+    return ListedSet.of(open_source(folder).listing(split), "pictures", (size, size))
+
+
+def whole_epoch(feed, number=0):
+    batches = list(feed.epoch(number))
+    return torch.cat([images for images, _ in batches]), torch.cat([labels for _, labels in batches])
+
+
+def feed_of(folder, recipe, policy="none", workers=0, seed=0, size=16):
+    policy = named(policy) if isinstance(policy, str) else policy
+    return LoaderFeed(listed(folder, size=size), policy, recipe, seed, CPU, workers)
+
+
+@pytest.mark.parametrize("kind", ["pad", "resized"])
+def test_workers_change_nothing(folder, tiny, kind):
+    recipe = replace(tiny, batch_size=8, crop_kind=kind, flip=True, cutout=4, crop=0.125)
+    policy = Policy((SubPolicy(((Choice("sample_pairing", 0.5, 1.0),), (Choice("rotate", 0.5, 1.0),))),), "mixed")
+    alone, two = (feed_of(folder, recipe, policy, workers) for workers in (0, 2))
+    before = torch.get_rng_state()
+    for epoch in (0, 1):
+        for one, other in zip(whole_epoch(alone, epoch), whole_epoch(two, epoch), strict=True):
+            assert torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), before)  # the caller's generator was left alone
+    assert not torch.equal(whole_epoch(alone, 0)[0], whole_epoch(alone, 1)[0])
+    assert torch.equal(whole_epoch(alone, 1)[0], whole_epoch(alone, 1)[0])
+    assert alone.steps == 3
+
+
+def test_every_image_once_with_its_label_and_as_load_decodes_it(folder, tiny):
+    images, labels = whole_epoch(feed_of(folder, replace(tiny, batch_size=8)))
+    loaded = load(folder, size=16)
+    assert labels.bincount().tolist() == [12, 12]
+    expected = {bytes(image.numpy()): int(label) for image, label in zip(loaded.images, loaded.labels, strict=True)}
+    found = {bytes(image.numpy()): int(label) for image, label in zip(images, labels, strict=True)}
+    assert found == expected
+
+
+def test_the_policy_sees_the_whole_image_before_the_resized_crop(folder, tiny):
+    sizes = []
+    policy = Policy((SubPolicy(((Choice("invert", 1.0),),)),), "invert")
+    feed = feed_of(folder, replace(tiny, batch_size=24, crop_kind="resized"), policy)
+    dataset = feed.loader.dataset
+    whole = dataset.policy
+    dataset.policy = lambda image: sizes.append(image.size) or whole(image)
+    inverted, _ = whole_epoch(feed)
+    assert (inverted[:, 1].float().mean((1, 2)) > 190).all()
+    assert len(sizes) == 24
+    assert len(set(sizes)) > 10  # the sizes of the files, not of the crop
+    assert inverted.shape == (24, 3, 16, 16)
+
+
+def test_normalisation_is_that_of_the_decoded_images(folder, tiny):
+    listed_feed = feed_of(folder, tiny)
+    decoded = DeviceFeed(load(folder, size=16), named("none"), tiny, 0, CPU)
+    torch.testing.assert_close(listed_feed.normalise.mean, decoded.normalise.mean)
+    torch.testing.assert_close(listed_feed.normalise.std, decoded.normalise.std)
+
+
+def test_test_images_in_order_and_a_margin_where_crops_are_resized(folder, tiny):
+    data = listed(folder, "val")
+    plain = list(plain_batches(data, tiny, 3, CPU))
+    assert [len(labels) for _, labels in plain] == [3, 3, 2]
+    decoded = load(folder, split="val", size=16)
+    assert torch.equal(torch.cat([images for images, _ in plain]), decoded.images)
+    assert torch.equal(torch.cat([labels for _, labels in plain]), decoded.labels)
+    (with_margin, _), *_ = plain_batches(data, replace(tiny, crop_kind="resized"), 8, CPU)
+    larger = load(folder, split="val", size=18).images  # 16 * 256 / 224
+    assert torch.equal(with_margin, larger[:, :, 1:17, 1:17])
+
+
+def test_training_reads_from_files_and_learns(folder, tiny):
+    recipe = replace(tiny, epochs=6, batch_size=8)
+    trained = train(listed(folder), listed(folder, "val"), named("none"), recipe, device="cpu")
+    assert trained.error == 0
+    assert trained.provenance["data"]["images"] == 24
+
+
+def test_what_fits_is_decoded_and_what_does_not_is_listed(folder, tiny, tmp_path, monkeypatch):
+    arena = open_arena(folder, tmp_path / "a", device="cpu", size=16)
+    assert isinstance(arena.data, ImageSet)
+    assert isinstance(make_feed(arena.data, named("none"), tiny, 0, CPU), DeviceFeed)
+    need = 32 * 3 * 16 * 16  # 24 + 8 images
+    monkeypatch.setattr(arena_module, "_memory", lambda: 2 * need)
+    assert isinstance(open_arena(folder, tmp_path / "a", device="cpu", size=16).data, ImageSet)
+    monkeypatch.setattr(arena_module, "_memory", lambda: 2 * need - 2)
+    assert not fits_memory(32, (16, 16))
+    large = open_arena(folder, tmp_path / "a", device="cpu", size=16)
+    assert isinstance(large.data, ListedSet)
+    assert isinstance(large.held_out, ListedSet)
+    assert isinstance(make_feed(large.data, named("none"), tiny, 0, CPU), LoaderFeed)
+    assert isinstance(open_arena(folder, tmp_path / "a", device="cpu", size=16, subset=8).data, ImageSet)
+    part = open_arena(folder / "train", tmp_path / "a", device="cpu", size=24)
+    assert (len(part.data), len(part.held_out), part.held_out_from) == (19, 5, "20% of the training images")
+
+
+def test_compare_on_listed_images(folder, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(arena_module, "_memory", lambda: 100)
+    monkeypatch.setattr("fasteraa.evaluate.loader.worker_count", lambda: 0)
+    recipe = replace(tiny, epochs=1, batch_size=8, crop_kind="resized")
+    said = []
+    found = compare(
+        folder,
+        "none,flip=uniform",
+        out=tmp_path,
+        seeds=1,
+        recipe=recipe,
+        device="cpu",
+        size=16,
+        jobs=2,
+        say=said.append,
+    )
+    assert [row.error.n for row in found.rows] == [1, 1]
+    assert len(said) == 2
+
+
+def test_fingerprints_know_files_labels_and_pixels(folder, tmp_path):
+    whole = listed(folder)
+    assert whole.fingerprint == listed(folder).fingerprint
+    assert whole.fingerprint != listed(folder, size=12).fingerprint
+    first, rest = whole.split(0.75, 0)
+    assert (len(first), len(rest)) == (18, 6)
+    assert len({whole.fingerprint, first.fingerprint, rest.fingerprint, listed(folder, "val").fingerprint}) == 4
+    assert whole.subset(6, 0).fingerprint == whole.subset(6, 0).fingerprint
+    decoded = whole.subset(6, 0).decoded()
+    assert decoded.fingerprint == load(folder, size=16, subset=6, seed=0).fingerprint
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """100 pictures, of which some are cut off."""
+
+    def make(broken):
+        rng = np.random.default_rng(0)
+        for name in ("a", "b"):
+            (tmp_path / "train" / name).mkdir(parents=True)
+            for index in range(50):
+                place = tmp_path / "train" / name / f"{index:02}.png"
+                Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(place)
+                if name == "a" and index in broken:
+                    place.write_bytes(place.read_bytes()[:50])
+        return tmp_path
+
+    return make
+
+
+def test_a_broken_image_is_replaced_by_its_neighbour(damaged, tiny):
+    feed = feed_of(damaged({7}), replace(tiny, batch_size=20), workers=2, size=8)
+    _, labels = whole_epoch(feed)
+    assert len(labels) == 100
+    assert feed.broken == {7}
+    held_out = listed(feed.data.where(0).rsplit("/train", 1)[0], size=8)
+    assert sum(len(labels) for _, labels in plain_batches(held_out, tiny, 64, CPU)) == 99
+
+
+def test_too_many_broken_images_are_named(damaged, tiny):
+    root = damaged({3, 4})
+    with pytest.raises(DataError, match=r"2 of 100 images .* budget allows 1: .*03\.png .*04\.png"):
+        whole_epoch(feed_of(root, replace(tiny, batch_size=20), workers=2, size=8))
+    with pytest.raises(DataError, match="2 of 100 images"):
+        list(plain_batches(listed(root, size=8), tiny, 64, CPU))

@@ -1,0 +1,60 @@
+"""Student's interval and the paired test: against scipy, and against numbers worked out by hand."""
+
+import math
+
+import pytest
+
+from fasteraa.evaluate.statistics import Estimate, estimate, paired, student_cdf, student_quantile
+
+FREEDOMS = [1, 2, 3, 4, 5, 8, 9, 29, 30]
+
+
+@pytest.mark.parametrize("freedom", FREEDOMS)
+def test_student_against_scipy(freedom):
+    stats = pytest.importorskip("scipy.stats")
+    for t in (-12.0, -2.5, -0.3, 0.0, 0.7, 3.1, 40.0):
+        assert student_cdf(t, freedom) == pytest.approx(stats.t.cdf(t, freedom), abs=1e-12)
+    for p in (0.005, 0.025, 0.3, 0.5, 0.9, 0.975):
+        assert student_quantile(p, freedom) == pytest.approx(stats.t.ppf(p, freedom), rel=1e-9, abs=1e-9)
+
+
+def test_student_by_hand():
+    assert student_cdf(1.0, 1) == pytest.approx(0.75)  # Cauchy: 1/2 + atan(1) / pi
+    assert student_cdf(math.sqrt(2), 2) == pytest.approx(0.5 + 0.5 / math.sqrt(2))  # 1/2 + t / (2 sqrt(2 + t^2))
+    assert student_quantile(0.975, 2) == pytest.approx(4.30265, abs=1e-5)  # as every table has it
+
+
+def test_estimate_by_hand():
+    found = estimate([1.0, 2.0, 3.0])
+    assert (found.mean, found.n, found.p) == (2.0, 3, None)
+    assert found.half == pytest.approx(4.30265 / math.sqrt(3), abs=1e-4)
+    alone = estimate([7.0])
+    assert (alone.mean, alone.half, alone.n) == (7.0, math.inf, 1)
+    assert not alone.significant
+
+
+def test_paired_against_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    ours, theirs = [14.2, 13.9, 14.8, 14.1], [15.0, 14.1, 15.9, 14.6]
+    found = paired(ours, theirs)
+    expected = stats.ttest_rel(ours, theirs)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
+    low, high = expected.confidence_interval()
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high))
+    assert found.significant == (expected.pvalue < 0.05)
+
+
+def test_pairing_uses_the_differences_and_not_the_spread_of_the_runs():
+    found = paired([10.0, 20.0, 30.0], [11.0, 21.1, 30.9])
+    assert found.mean == pytest.approx(-1.0)
+    assert found.half < 0.3
+    assert found.significant
+
+
+def test_equal_differences_claim_nothing():
+    assert paired([1.0, 2.0], [2.0, 3.0]).p is None
+    assert not paired([1.0, 2.0], [2.0, 3.0]).significant
+    assert paired([0.1 + 0.2, 0.3], [0.1, 0.1]).p is None  # equal but for rounding
+    assert paired([3.0], [1.0]) == Estimate(2.0, math.inf, 1)
+    with pytest.raises(ValueError, match="longer"):
+        paired([1.0], [1.0, 2.0])

@@ -1,0 +1,124 @@
+"""A comparison in words, as Markdown, JSON and a picture."""
+
+import json
+import math
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from fasteraa.evaluate import Comparison, Row, TrainRecipe
+from fasteraa.evaluate.harm import Drop, OpHarm, SubPolicyHarm
+from fasteraa.evaluate.statistics import estimate, paired
+from fasteraa.policy.named import named
+from fasteraa.report.comparison import (
+    caption,
+    difference,
+    harm_markdown,
+    interval,
+    publish,
+    sentence,
+    to_markdown,
+    to_svg,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def row(label, errors, none=None):
+    against = {} if none is None else {"none": paired(errors, none)}
+    return Row(label, ("sha256:0",), dict(enumerate(errors)), estimate(errors), against, None, 12.0)
+
+
+def table(*rows, missing=0):
+    return Comparison("some <data>", 100, 50, "test images", TrainRecipe(cutout=16), "a device", rows, missing)
+
+
+NONE = [20.0, 21.0, 20.5]
+
+
+@pytest.fixture
+def comparison():
+    return table(
+        row("none", NONE), row("good & <better>", [15.0, 15.9, 15.6], NONE), row("bad", [25.0, 26.1, 25.4], NONE)
+    )
+
+
+def test_numbers_in_words():
+    assert interval(estimate([1.0, 2.0, 3.0])) == "2.00 ± 2.48"
+    assert interval(estimate([7.0])) == "7.00"
+    assert difference(None) == "-"
+    assert difference(paired([1.0], [2.5])) == "-1.50"
+    assert difference(paired([15.0, 15.9, 15.6], NONE)) == "-5.00 ± 0.25 (p < 0.001)"
+    assert difference(paired([20.0, 22.0], [20.1, 21.0])).endswith("(p 0.563)")
+
+
+def test_the_sentence_tells_the_truth_either_way(comparison):
+    text = sentence(comparison)
+    assert text.startswith("Lowest error: good & <better> with 15.50 ± ")
+    assert "Clearly better than none (p < 0.05): good & <better>; clearly worse: bad." in text
+    assert "trivialaugment" not in text  # it did not take part
+    assert sentence(table(row("none", NONE), row("a", [20.5, 20.8, 20.9], NONE))).endswith(
+        "(p < 0.05): nobody; clearly worse: nobody."
+    )
+    assert sentence(table()) == "No run has been made."
+    assert sentence(table(row("none", [3.0]))) == "none: 3.00% errors."
+
+
+def test_markdown(comparison):
+    text = to_markdown(replace(comparison, missing=2, rows=(*comparison.rows, row("a|b", [1.0]))))
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + 4
+    assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
+    assert "2 runs are missing." in text
+    assert "cutout of 16 pixels after every policy but none" in text
+    assert "error after the last epoch on 50 images (test images)" in caption(comparison)
+    assert "a device" in caption(comparison)
+
+
+@pytest.mark.parametrize("errors", [[7.0], [7.0, 7.0], [0.0, 0.0], [100.0], [1.0, 90.0]])
+def test_every_picture_is_well_formed(comparison, errors):
+    for each in (comparison, table(row("one", errors)), table()):
+        root = ElementTree.fromstring(to_svg(each))
+        for circle in root.iter(f"{SVG}circle"):
+            assert 0 <= float(circle.get("cx")) <= 760
+        for line in root.iter(f"{SVG}line"):
+            assert all(math.isfinite(float(line.get(end))) for end in ("x1", "x2", "y1", "y2"))
+    root = ElementTree.fromstring(to_svg(table(row("one", errors))))
+    assert len(list(root.iter(f"{SVG}circle"))) == len(errors)
+    assert len([each for each in root.iter(f"{SVG}line") if each.get("class") == "bar"]) == (len(errors) > 1)
+
+
+def test_the_picture_ranks_policies_and_lower_is_left(comparison):
+    root = ElementTree.fromstring(to_svg(comparison))
+    names = [text.text for text in root.iter(f"{SVG}text") if text.get("class") == "name"]
+    assert names == ["good & <better>", "none", "bad"]
+    places = [float(each.get("x")) for each in root.iter(f"{SVG}rect") if each.get("class") == "mean"]
+    assert places == sorted(places)
+    ticks = [
+        float(text.text) for text in root.iter(f"{SVG}text") if text.get("class") == "tick" and "error" not in text.text
+    ]
+    assert 3 <= len(ticks) <= 8
+    assert ticks == sorted(ticks)
+
+
+def test_files(comparison, tmp_path):
+    publish(table(row("none", [3.0])), tmp_path)
+    found = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert found["rows"][0]["error"] == {"mean": 3.0, "half": None, "n": 1, "p": None}  # one run has no interval
+    assert found["rows"][0]["errors"] == {"0": 3.0}
+    assert found["recipe"]["network"] == "wrn-40-2"
+    assert (tmp_path / "comparison.md").read_text() == to_markdown(table(row("none", [3.0])))
+    ElementTree.parse(tmp_path / "comparison.svg")
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".svg"}
+
+
+def test_what_hurts_in_markdown():
+    ops = [OpHarm("brightness", {0.5: Drop(3.25, 1.0), 1.0: Drop(9.0, 1.5)}), OpHarm("flip", {1.0: Drop(-0.1, 0.2)})]
+    text = harm_markdown(91.5, ops, [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])])
+    lines = text.splitlines()
+    assert "Accuracy on plain images: 91.50%." in lines[0]
+    assert "| operation | at 0.5 | at 1 |" in lines
+    assert "| brightness | +3.2 (±1.0) | +9.0 (±1.5) |" in lines
+    assert "| flip |  | -0.1 (±0.2) |" in lines
+    assert any(line.startswith("| +4.0 (±0.5) | 3. ") for line in lines)

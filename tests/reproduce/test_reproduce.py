@@ -1,0 +1,282 @@
+"""`fasteraa reproduce NAME --quick` for every name, and what is kept, cut short and said."""
+
+import importlib
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from fasteraa.cli import main
+from fasteraa.data import load
+from fasteraa.errors import ConfigError, DataError, Stopped
+from fasteraa.policy import Policy
+from fasteraa.policy.named import named
+from fasteraa.reproduce import TABLES, Found, Reproduction, engine, reproduce
+from fasteraa.reproduce.engine import _kept, parse_sources
+from fasteraa.reproduce.pages import caption, summary, to_markdown, to_svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One folder for all tables: they share searches and runs."""
+    return tmp_path_factory.mktemp("reproduce")
+
+
+def quick(name, out, **options):
+    said = []
+    result = reproduce(name, out, quick=True, jobs=1, say=said.append, **options)
+    return result, said
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_every_table_runs(name, shared):
+    result, _ = quick(name, shared)
+    table = TABLES[name]
+    ours = [found for found in result.found if found.line.policy is not None]
+    assert len(result.found) == len(table.lines)
+    assert all(len(found.values) == 1 for found in ours)
+    assert all(0 <= value <= 100 for found in ours for value in found.values.values())
+    assert all(found.remark.endswith("no policy of it here") for found in result.found if found.line.policy is None)
+    folder = shared / name
+    page = (folder / "table.md").read_text()
+    assert page.startswith(f"{table.title}; {table.unit}. QUICK:")
+    assert page.count("\n|") == 2 + len(table.lines)
+    assert f"{len(ours)} of {len(ours)} numbers were measured in full" in page
+    content = json.loads((folder / "table.json").read_text(), parse_constant=pytest.fail)
+    assert [line["paper"] for line in content["lines"]] == [line.paper for line in table.lines]
+    assert content["quick"]
+    root = ElementTree.parse(folder / "table.svg").getroot()
+    marks = [each.get("class") for each in root.iter(f"{SVG}circle")]
+    assert marks.count("ours") == len(ours) + 1  # and one in the legend
+    assert marks.count("paper") == sum(line.paper is not None for line in table.lines) + 1
+
+
+def test_nothing_is_run_twice(shared, monkeypatch):
+    before, _ = quick("policy-training", shared)
+    monkeypatch.setattr(engine, "search", lambda *_, **__: pytest.fail("searched again"))
+    cells = importlib.import_module("fasteraa.evaluate.compare")  # its room exports a function of that name
+    monkeypatch.setattr(cells, "run_cell", lambda *_, **__: pytest.fail("trained again"))
+    after, said = quick("policy-training", shared)
+    assert [found.values for found in after.found] == [found.values for found in before.found]
+    assert said == ["3 of 3 runs are there already"]
+
+
+def test_tables_share_their_searches(shared):
+    """L = 10 and K = 2 are the search of the CIFAR-10 table."""
+    quick("cifar10", shared)
+    quick("sub-policies", shared)
+    quick("operation-count", shared)
+    names = [path.name for path in (shared / "searches").iterdir() if path.name.startswith("cifar10-4000-L10-K2-0-")]
+    assert len(names) == 1
+
+
+def test_reduced_networks_are_trained_on_the_images_of_the_search(shared):
+    quick("reduced-cifar10", shared)
+    (folder,) = (path for path in (shared / "searches").iterdir() if path.name.startswith("cifar10-4000-L10-K2-0-"))
+    searched = Policy.load(folder / "policy.json").provenance["data"]["fingerprint"]
+    records = [json.loads(file.read_text()) for file in (shared / "cells").glob("*.json")]
+    trained = {r["data"]["fingerprint"] for r in records if r["data"]["images"] == 30}
+    assert trained == {searched}
+
+
+def test_policies_of_a_search_differ_by_seed_and_are_paired_with_runs(tmp_path):
+    result, said = quick("policy-training", tmp_path, seeds=2)
+    assert [found.ours.n for found in result.found] == [2, 2, 2]
+    assert sum(text.startswith("search on 30 images of cifar10") for text in said) == 2
+    policies = [Policy.load(file).hash for file in sorted((tmp_path / "searches").glob("*/policy.json"))]
+    used = [json.loads(file.read_text())["policy"]["hash"] for file in sorted(tmp_path.glob("cells/trained*.json"))]
+    assert sorted(policies) == sorted(used)
+    assert len(set(used)) == 2
+
+
+def test_sampled_sub_policies():
+    policy = named("random", sub_policies=20)
+    kept = _kept(policy, 5, 0)
+    assert len(kept.sub_policies) == 5
+    assert all(sub in policy.sub_policies for sub in kept.sub_policies)
+    assert kept == _kept(policy, 5, 0)
+    assert kept != _kept(policy, 5, 1)
+    assert _kept(policy, None, 0) is policy
+    assert _kept(policy, 20, 0) is policy
+
+
+def test_a_time_limit_leaves_a_table_that_says_so(tmp_path):
+    result, said = quick("policy-training", tmp_path, max_minutes=0)
+    assert said[-1].startswith("time is up: 2 of 2 runs are missing")
+    assert [found.remark for found in result.found] == ["not run", "not run", "not in the paper; not run"]
+    assert (
+        "0 of 3 numbers were measured in full, 0 in part, 3 not at all."
+        in (tmp_path / "policy-training" / "table.md").read_text()
+    )
+    ElementTree.parse(tmp_path / "policy-training" / "table.svg")
+    full, _ = quick("policy-training", tmp_path)
+    assert [len(found.values) for found in full.found] == [1, 1, 1]
+
+
+def test_a_table_from_what_is_there(shared, monkeypatch):
+    quick("policy-training", shared)
+    monkeypatch.setattr(engine, "search", lambda *_, **__: pytest.fail("searched"))
+    result, said = quick("policy-training", shared, seeds=2, table_only=True)
+    assert [found.ours.n for found in result.found] == [1, 1, 1]
+    assert [found.remark for found in result.found] == ["1 of 2 runs", "1 of 2 runs", "not in the paper; 1 of 2 runs"]
+    assert "0 of 3 numbers were measured in full, 3 in part" in summary(result)
+    assert said == []
+
+
+def test_only_some_lines(tmp_path):
+    result, _ = quick("cifar10", tmp_path, only="WRN-40-2")
+    run = {found.line.network for found in result.found if found.values}
+    assert run == {"wrn-40-2"}
+    assert sum(found.remark.endswith("not run") for found in result.found) == 20
+    with pytest.raises(ConfigError, match="no line of cifar10 that can be run has 'PBA'"):
+        quick("cifar10", tmp_path, only="PBA")
+
+
+def test_ctrl_c_still_leaves_a_table(tmp_path, monkeypatch):
+    def stop(*arguments, **options):
+        raise Stopped("stopped", 2)
+
+    monkeypatch.setattr(engine, "run_cells", stop)
+    with pytest.raises(Stopped):
+        quick("policy-training", tmp_path)
+    assert "3 not at all" in (tmp_path / "policy-training" / "table.md").read_text()
+
+
+# --- real data stands in -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source(tmp_path):
+    train, test = load(None, subset=60, size=8), load(None, split="test", subset=20, size=8)
+    pixels = {"x_train": train.images.numpy(), "x_test": test.images.numpy()}
+    np.savez(tmp_path / "small.npz", y_train=train.labels.numpy(), y_test=test.labels.numpy(), **pixels)
+    return str(tmp_path / "small.npz")
+
+
+def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
+    """The recipe of the paper but for length: a line of it runs on a file, and the caption tells what differs."""
+    real = engine.paper_recipe
+    monkeypatch.setattr(engine, "paper_recipe", lambda name: replace(real(name), network="small", epochs=1))
+    result = reproduce(
+        "svhn", tmp_path / "out", seeds=1, only="baseline", sources={"svhn": source}, device="cpu", jobs=1, say=str
+    )
+    assert sum(bool(found.values) for found in result.found) == 1
+    assert "stands in for svhn with its split train, not train+extra" in caption(result)
+    assert "QUICK" not in caption(result)
+    reduced = reproduce(
+        "reduced-cifar10", tmp_path / "out", seeds=1, only="baseline", sources={"cifar10": source}, device="cpu",
+        jobs=1, say=str,
+    )  # fmt: skip
+    assert "trained on 60 images instead of 4000" in caption(reduced)
+    fewer = reproduce(
+        "cifar10", tmp_path / "out", seeds=1, only="baseline", sources={"cifar10": source}, device="cpu", subset=20,
+        jobs=1, say=str,
+    )  # fmt: skip
+    assert "Networks were trained on 20 images." in caption(fewer)
+
+
+def test_missing_data_is_an_error_or_a_remark(tmp_path):
+    with pytest.raises(DataError, match="imagenet is not at"):
+        reproduce("imagenet", tmp_path / "out", data_root=tmp_path, seeds=1, device="cpu", say=str)
+    result = reproduce("imagenet", tmp_path / "out", data_root=tmp_path, table_only=True, device="cpu", say=str)
+    assert "No data: imagenet is not at" in caption(result)
+    assert all(not found.values for found in result.found)
+
+
+def test_sources():
+    assert parse_sources(["cifar10=a.npz", "svhn=b"]) == {"cifar10": "a.npz", "svhn": "b"}
+    assert set(parse_sources(["a.npz"]).values()) == {"a.npz"}
+    with pytest.raises(ConfigError, match="no data set 'mnist' takes part; choices: cifar10"):
+        reproduce("cifar10", "nowhere", sources={"mnist": "a"})
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+def made(name, *values):
+    lines = TABLES[name].lines
+    found = [Found(line, dict(enumerate(v)), "") for line, v in zip(lines, values, strict=False)]
+    found += [Found(line, {}, "not run") for line in lines[len(values) :]]
+    return Reproduction(TABLES[name], tuple(found), 3, False, ("something differs",), ("runs on a device",))
+
+
+def test_numbers_with_n_and_interval():
+    page = to_markdown(made("sub-policies", [4.0, 4.5, 5.0], [4.25], [4.0, 4.0, 4.0]))
+    lines = page.splitlines()
+    assert "| cifar10 | wrn-40-2 | L = 1 | - | 4.50 ± 1.24 | 3 |  |" in lines
+    assert "| cifar10 | wrn-40-2 | L = 2 | - | 4.25 | 1 |  |" in lines
+    assert "| cifar10 | wrn-40-2 | L = 10 | 3.7 | - | - | not run |" in lines
+    assert lines[-1] == "2 of 7 numbers were measured in full, 1 in part, 4 not at all."
+    assert "runs on a device. " in lines[0]
+    assert "Something differs." in lines[0]
+    hours = to_markdown(made("gpu-hours", [], [], [], [0.0123]))
+    assert "| cifar10 | - | Faster AA | 0.23 | 0.012 | 1 |  |" in hours.splitlines()
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+@pytest.mark.parametrize("values", [(), ([3.0],), ([0.0], [100.0, 0.0]), ([5.0, 5.0],)])
+def test_pictures_are_well_formed(name, values):
+    root = ElementTree.fromstring(to_svg(made(name, *values)))
+    for mark in (*root.iter(f"{SVG}circle"), *root.iter(f"{SVG}line")):
+        numbers = [float(mark.get(key)) for key in ("cx", "cy", "x1", "x2", "y1", "y2") if mark.get(key)]
+        assert all(math.isfinite(each) and 0 <= each <= 1200 for each in numbers)
+
+
+def test_a_curve_joins_what_was_measured():
+    root = ElementTree.fromstring(to_svg(made("operation-count", [5.0, 5.2], [4.0, 4.1], [], [3.0, 3.1])))
+    (curve,) = root.iter(f"{SVG}polyline")
+    heights = [float(point.split(",")[1]) for point in curve.get("points").split()]
+    assert len(heights) == 3
+    assert heights == sorted(heights)  # fewer errors are lower in the picture
+    assert not list(ElementTree.fromstring(to_svg(made("operation-count", [5.0]))).iter(f"{SVG}polyline"))
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fasteraa(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fasteraa", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def test_the_command(fasteraa, tmp_path):
+    code, text, _ = fasteraa("reproduce")
+    assert code == 0
+    assert [line.split()[0] for line in text.splitlines()] == list(TABLES)
+    code, text, error = fasteraa("reproduce", "policy-training", "--quick", "--out", tmp_path / "out", "--jobs", 1)
+    assert (code, error) == (0, "")
+    assert "3 of 3 numbers were measured in full" in text
+    assert str(tmp_path / "out" / "policy-training" / "table.md") in text
+    assert (tmp_path / "out" / "policy-training" / "table.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cifar-10"], "did you mean 'cifar10'"),
+        (["cifar10", "--source", "mnist=a.npz"], "no data set 'mnist'"),
+        (["cifar10", "--device", "gpu"], "unknown device 'gpu'"),
+        (["cifar10", "--max-minutes", "-1"], "max_minutes must be at least 0"),
+        (["cifar10", "--only", "nothing"], "no line of cifar10"),
+        (["imagenet", "--data-root", "nowhere"], "imagenet is not at nowhere"),
+    ],
+)
+def test_mistakes(fasteraa, arguments, message, tmp_path):
+    code, _, error = fasteraa("reproduce", *arguments, "--out", tmp_path / "out")
+    assert code == 2
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+    assert not Path("nowhere").exists()

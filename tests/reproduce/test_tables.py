@@ -1,0 +1,83 @@
+"""The recipes hold the paper's numbers, and every one of them is something we can make."""
+
+import pytest
+
+from fasteraa.errors import ConfigError
+from fasteraa.evaluate import PAPER
+from fasteraa.policy.named import named
+from fasteraa.reproduce.tables import DATA, OURS, TABLES, Search, find_table
+from fasteraa.search.config import make_config
+
+NAMES = [
+    "gpu-hours", "cifar10", "cifar100", "svhn", "reduced-cifar10", "imagenet", "sub-policies", "operation-count",
+    "data-size", "policy-training",
+]  # fmt: skip
+
+
+def number(name, label, network="", measure=None):
+    (found,) = (
+        line.paper
+        for line in TABLES[name].lines
+        if line.label == label and network in (line.network, line.data, "") and measure in (None, line.measure)
+    )
+    return found
+
+
+def test_every_table_and_figure_is_there():
+    assert list(TABLES) == NAMES
+    with pytest.raises(ConfigError, match="did you mean 'cifar100'"):
+        find_table("cifar-100")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_line_can_be_made(name):
+    table = TABLES[name]
+    for line in table.lines:
+        assert line.data in DATA
+        assert line.recipe in PAPER or line.measure == "hours"
+        assert line.measure in ("error", "error_top5", "hours")
+        if isinstance(line.policy, Search):
+            make_config(dict(line.policy.settings))
+        elif line.policy is not None:
+            named(line.policy)
+        else:
+            assert line.paper is not None  # else there would be nothing to show
+    keys = [(line.data, line.recipe, line.label, line.measure) for line in table.lines]
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_papers_numbers():
+    assert number("cifar10", OURS, "wrn-40-2") == 3.7
+    assert number("cifar10", "baseline", "wrn-28-10") == 3.9
+    assert number("cifar10", "cutout", "shake-shake-26-2x32d") == 3.0
+    assert number("cifar10", "Fast AA", "shake-shake-26-2x112d") == 2.0
+    assert number("cifar100", f"{OURS}, policy from CIFAR-10", "wrn-28-10") == 17.8
+    assert number("cifar100", f"{OURS}, policy from CIFAR-100", "shake-shake-26-2x96d") == 15.0
+    assert number("cifar100", "PBA", "wrn-28-10") == 16.7
+    assert number("svhn", OURS) == 1.2
+    assert number("reduced-cifar10", OURS) == 14.8
+    assert number("reduced-cifar10", "baseline") == 24.3
+    assert number("imagenet", OURS, measure="error") == 23.5
+    assert number("imagenet", OURS, measure="error_top5") == 6.8
+    assert number("imagenet", "baseline", measure="error") == 24.1
+    assert number("gpu-hours", OURS, "svhn") == 0.061
+    assert number("gpu-hours", "AA", "imagenet") == 15000
+    assert number("data-size", f"{OURS}, searched on 50,000, L = 10") == 4.1
+    assert number("policy-training", "random policies") == 2.7
+
+
+def test_searches_are_the_papers():
+    for name, source, images in (("cifar10", "cifar10", 4000), ("svhn", "svhn", 1000), ("imagenet", "imagenet", 6000)):
+        (search, *_) = (line.policy for line in TABLES[name].lines if line.label == OURS)
+        assert (search.source, search.images) == (source, images)
+        config = make_config(dict(search.settings))
+        assert (config.sub_policies, config.operation_count, config.epochs) == (10, 2, 20)
+        assert config.backbone == ("resnet-50" if name == "imagenet" else "wrn-40-2")
+    counts = [make_config(dict(line.policy.settings)).sub_policies for line in TABLES["sub-policies"].lines]
+    assert counts == [1, 2, 5, 10, 20, 50, 80]
+    depths = [make_config(dict(line.policy.settings)).operation_count for line in TABLES["operation-count"].lines]
+    assert depths == [1, 2, 3, 4]
+    sampled = TABLES["data-size"].lines[-1].policy
+    assert (sampled.images, sampled.keep, sampled.settings["sub_policies"]) == (None, 10, 80)
+    assert DATA["svhn"].split == "train+extra"
+    assert DATA["reduced-cifar10"].subset == 4000
