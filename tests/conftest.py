@@ -1,7 +1,11 @@
+import os
+
 import pytest
 import torch
 
 torch.set_num_threads(1)  # deterministic sums, and two workers do not fight for two cores
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run here too; read when their module is imported
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,9 @@
 """Everything about speed that needs a GPU, in one call: tests, benchmarks, profiles, whole searches, precisions.
 
-    PYTHONPATH=src python3 tools/gpu.py OUT [--images FILE.npz] [--seconds 560] [--only tests,bench,...]
+    PYTHONPATH=src python3 tools/gpu.py OUT [--images FILE.npz] [--seconds 560] [--only kernels,apply,...]
 
-Each part is a process of its own, so that one that fails takes nothing with it; what it prints goes to OUT/PART.txt.
+Parts run in the order given, each command as a process of its own, so that one that fails or takes too long takes
+nothing with it. OUT/log.txt holds all they print, OUT/*.jsonl what was measured; the terminal gets the end of each.
 """
 
 from __future__ import annotations
@@ -10,91 +11,118 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 FASTERAA = [sys.executable, "-m", "fasteraa"]
 
 
-def parts(out: Path, images: str) -> dict[str, list[list[str]]]:
-    """Name -> commands, the most telling first."""
-    record = ["--out", str(out / "search.jsonl")]
-    bench = [*FASTERAA, "bench", "search", *record]
+class Part(NamedTuple):
+    commands: list[list[str]]
+    seconds: float = 120  # of each command, at most
+    shown: int = 800  # characters of the end of each command's output
+    telling: str = ""  # which of its lines are shown: those that match
+
+
+def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
+    """Name -> part, the most telling first."""
+    bench = [*FASTERAA, "bench", "search", "--out", str(out / "search.jsonl")]
+    apply = [*FASTERAA, "bench", "apply", "--device", "cuda", "--out", str(out / "apply.jsonl")]
     me = [sys.executable, __file__, str(out), "--images", images, "--inside"]
-    marked = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
     whole = [*FASTERAA, "search", images, "--out"]
+    pytest = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-m", "gpu", "-p", "no:cacheprovider"]
+    marked = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
+    kernels = [path for path in marked if Path(path).name.startswith("test_kernels")]
+    others = [path for path in marked if path not in kernels]
+    precisions = [[*bench, "--no-scaling", "--set", f"precision={name}"] for name in ("bf16", "float32")]
+    ends = r"epoch (1|2|20)/|Error|fasteraa:"  # of a search: the first epoch holds the recording
+    large = [*bench, "--no-scaling", "--size", "224", "--images", "6000", "--steps", "5", "--rounds", "2"]
     return {
-        "profile": [[*me, "profile"]],
-        "tests": [
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-m",
-                "gpu",
-                "-p",
-                "no:cacheprovider",
-                "--continue-on-collection-errors",
-                *marked,
-            ]
-        ],
-        "bench": [bench, *([*bench, "--no-scaling", "--set", f"precision={name}"] for name in ("bf16", "float32"))],
-        "whole": [[*whole, str(out / "cold")], [*whole, str(out / "warm")]],
-        "large": [[*bench, "--no-scaling", "--size", "224", "--images", "6000", "--steps", "5", "--rounds", "2"]],
-        "compare": [[*me, "compare"]],
+        "cold": Part([[*whole, str(scratch / "cold")]], 120, 400, ends),  # nothing has been compiled or read yet
+        "kernels": Part([[*pytest, *kernels]], 90, 1500),
+        "apply": Part([[*apply, "--seconds", "1"]], 60, 2800),
+        "search": Part([[*bench, "--no-scaling"]], 60, 1200),
+        "warm": Part([[*whole, str(scratch / "warm")]], 60, 400, ends),
+        "resume": Part([[*pytest, "-k", "goes_on", *others]], 40, 300),
+        "applied": Part([[*me, "applied"]], 60, 2000),
+        "tests": Part([[*pytest, "--continue-on-collection-errors", *others]]),
+        "precisions": Part(precisions),
+        "scaling": Part([bench], 200, 2400),
+        "profile": Part([[*me, "profile"]]),
+        "large": Part([large], 200),
+        "compare": Part([[*me, "compare"]], 400),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--images", default="")
+    parser.add_argument("--images", default="", help="for whole searches; noise of the size of reduced CIFAR-10")
     parser.add_argument("--seconds", type=float, default=560)
     parser.add_argument("--only", default="")
-    parser.add_argument("--inside", choices=("profile", "compare"))
+    parser.add_argument("--inside", choices=tuple(INSIDE))
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
     if given.inside:
-        {"profile": profile, "compare": compare}[given.inside](given.images)
+        INSIDE[given.inside](given.images)
         return
-    end = time.monotonic() + given.seconds
-    carried = ROOT / ".carry" / "py"  # packages that the machine lacks
-    paths = [str(ROOT / "src"), *([str(carried)] if carried.is_dir() else [])]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "TRITON_CACHE_DIR": str(given.out / ".triton"),
+    given.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        images = given.images or noise(Path(scratch) / "noise.npz")
+        known = parts(given.out, images, Path(scratch))
+        chosen = given.only.split(",") if given.only else list(known)
+        if not set(chosen) <= set(known):
+            parser.error(f"unknown parts in --only {given.only}; choices: {', '.join(known)}")
+        run_all([(name, known[name]) for name in chosen], given.out / "log.txt", given.seconds, Path(scratch))
+
+
+def noise(path: Path) -> str:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    np.savez(path, images=rng.integers(0, 256, (4000, 32, 32, 3), dtype=np.uint8), labels=np.arange(4000) % 10)
+    return str(path)
+
+
+def run_all(chosen: list[tuple[str, Part]], log: Path, seconds: float, scratch: Path) -> None:
+    end = time.monotonic() + seconds
+    settings = {
+        "PYTHONPATH": str(ROOT / "src"),
+        "TRITON_CACHE_DIR": str(scratch / "triton"),  # the parts' own, and one for all of them
         "PYTHONUNBUFFERED": "1",
     }
-    for name, commands in parts(given.out, given.images).items():
-        if given.only and name not in given.only.split(","):
-            continue
-        for command in commands:
-            run(name, command, given.out / f"{name}.txt", end - time.monotonic(), environment)
-    for folder in ("cold", "warm", ".triton"):
-        subprocess.run(["rm", "-rf", str(given.out / folder)], check=False)
+    for name, part in chosen:
+        for command in part.commands:
+            left = min(part.seconds, end - time.monotonic())
+            code, took, said = run(command, log, left, {**os.environ, **settings})
+            shown = "\n".join(line for line in said.splitlines() if re.search(part.telling, line))
+            print(f"== {name}: {code}, {took:.1f} s\n{shown.strip()[-part.shown :]}", flush=True)
 
 
-def run(name: str, command: list[str], log: Path, seconds: float, environment: dict[str, str]) -> None:
+def run(command: list[str], log: Path, seconds: float, environment: dict[str, str]) -> tuple[object, float, str]:
+    """Exit status, seconds and output of a command, which is also added to the log."""
+    if seconds < 5:
+        return "no time left", 0.0, ""
     began = time.monotonic()
     with log.open("a") as file:
         print("$", *command[1:], file=file, flush=True)
-        if seconds < 5:
-            print("no time left", file=file)
-            return
+        start = file.tell()
         try:
             code: object = subprocess.run(
                 command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, timeout=seconds, check=False
             ).returncode
         except subprocess.TimeoutExpired:
             code = "out of time"
-        print(f"-> {code} after {time.monotonic() - began:.1f} s\n", file=file)
-    print(f"== {name}: {code}, {time.monotonic() - began:.1f} s", flush=True)
-    print("\n".join(log.read_text().splitlines()[-60:])[-6000:], flush=True)
+    took = time.monotonic() - began
+    said = log.read_bytes()[start:].decode(errors="replace")
+    with log.open("a") as file:
+        print(f"-> {code} after {took:.1f} s\n", file=file)
+    return code, took, said
 
 
 def profile(_: str) -> None:
@@ -198,6 +226,58 @@ def compare(images: str) -> None:
         print("  " + " ".join(f"{value:.3f}" for value in row.tolist()), name)
     print(json.dumps(masses))
 
+
+def applied(_: str) -> None:
+    """Where the time of applying a policy goes: host, device, by kernel, and with each operation alone."""
+    import torch
+
+    from fasteraa.ops import OPS
+    from fasteraa.policy import Choice, Policy, SubPolicy
+    from fasteraa.policy.apply import augment
+
+    def per_call(call: object, calls: int = 200) -> tuple[float, float]:
+        """Microseconds: until the host is free, and until the device is done."""
+        for _ in range(5):
+            call()  # type: ignore[operator]
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()  # type: ignore[operator]
+        host = time.perf_counter() - began
+        torch.cuda.synchronize()
+        return 1e6 * host / calls, 1e6 * (time.perf_counter() - began) / calls
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    for count, side in ((4096, 32), (256, 224)):
+        batch = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, device="cuda")
+        copied = per_call(lambda batch=batch: batch.clone())
+        print(f"\n{count} images of {side}x{side}: copy {copied[1]:.1f} us")
+        for name in ("autoaugment-cifar10", "trivialaugment-wide", "uniform"):
+            policy = Policy.named(name)
+
+            def call(policy: Policy = policy, batch: torch.Tensor = batch) -> torch.Tensor:
+                return augment(policy, batch, generator)
+
+            host, whole = per_call(call)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+                for _ in range(10):
+                    call()
+                torch.cuda.synchronize()
+            kernels = [event for event in seen.key_averages() if event.self_device_time_total > 0]
+            device = sum(event.self_device_time_total for event in kernels) / 10
+            print(
+                f"{name}: {whole:.1f} us a call ({count / whole:.1f} M images/s), host {host:.1f}, device {device:.1f}"
+            )
+            for event in sorted(kernels, key=lambda event: -event.self_device_time_total):
+                print(f"{event.self_device_time_total / 10:8.1f} us {event.count // 10:3d} x  {event.key[:80]}")
+        for row in OPS.values():
+            choice = Choice(row.name, 1.0, (0.0, 1.0) if row.span else None, sign="random" if row.signed else None)
+            alone = Policy((SubPolicy(((choice,),)),))
+            _, whole = per_call(lambda alone=alone, batch=batch: augment(alone, batch, generator), 50)
+            print(f"  {row.name:15s} one stage {whole:7.1f} us", flush=True)
+
+
+INSIDE = {"profile": profile, "compare": compare, "applied": applied}
 
 if __name__ == "__main__":
     main()

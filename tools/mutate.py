@@ -46,8 +46,8 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("ops/warp.py", "turns = (matrix[:, 1:4:2] != 0).any(1).view(-1, 1, 1)", "4 -> 5"): "columns 1 and 3 either way",
     ("ops/warp.py", "a, b, _, d, e, _ = op.rule(torch.tensor(0.37, dtype=torch.float64), 8, 8)", "0.37 -> 1.37"): _PROBE,
     ("ops/warp.py", "a, b, _, d, e, _ = op.rule(torch.tensor(0.37, dtype=torch.float64), 8, 8)", "8 -> 9"): _PROBE,
-    ("ops/forward.py", "_FINE = 2**20  # parts of a pixel", "2 -> 3"): "any fine step does",
-    ("ops/forward.py", "_FINE = 2**20  # parts of a pixel", "20 -> 21"): "any fine step does",
+    ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "2 -> 3"): "any fine step does",
+    ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "20 -> 21"): "any fine step does",
 }  # fmt: skip
 
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {

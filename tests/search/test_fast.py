@@ -1,6 +1,7 @@
 """The fast step is the plain one: written out (on any device), and recorded in a CUDA graph (on a GPU)."""
 
 import copy
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,10 @@ from fasteraa.nets.tape import write_layers
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search import SearchConfig
 from fasteraa.search.fast import Recorded, WrittenOut, load_optimiser, make_step
-from fasteraa.search.step import Normalise, Step
+from fasteraa.search.folder import RunFolder
+from fasteraa.search.progress import Silent
+from fasteraa.search.run import Run
+from fasteraa.search.step import METRICS, Normalise, Step
 
 from .conftest import bars
 
@@ -186,17 +190,45 @@ def test_nothing_waits_inside_an_epoch():
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("fast", [True, False])
-def test_resuming_a_run_with_and_without_recording(fast, tmp_path):
-    data = bars(64, 16, classes=2)
-    config = SearchConfig(epochs=2, batch_size=16, sub_policies=2, ops=SMOOTH, backbone="small", fast=fast)
-    whole = fasteraa.search(data, replace(config, epochs=4), device="cuda")
-    fasteraa.search(data, config, device="cuda", out=tmp_path / "run")
-    went_on = fasteraa.search(
-        data, replace(config, epochs=4, fast=not fast), device="cuda", out=tmp_path / "run", resume=True
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_run_goes_on_with_and_without_fast(fast, device, tmp_path, monkeypatch, deterministic):
+    """What was saved is loaded to the bit, and two steps later both ways still agree.
+
+    Later they need not: on a CPU, rounding alone moved the penalty of a run like this by up to two thirds within 16
+    steps. After two, noise of 1e-5 in every convolution moves it by at most 4e-4 of itself (24 seeds), averages of Adam
+    that were not loaded by at least 1.4e-2.
+    """
+    if device == "cpu":  # where no run is fast: the written-out step stands in
+        ways = {True: written_out, False: Step}
+        monkeypatch.setattr("fasteraa.search.run.make_step", lambda *given: ways[given[3].fast](*given))
+    data = bars(32, 16, classes=2)
+    config = SearchConfig(
+        epochs=2, batch_size=16, sub_policies=2, ops=SMOOTH, backbone="small", precision="float32", fast=fast
     )
-    assert [row.epoch for row in went_on.epochs] == [1, 2, 3, 4]
-    for one, two in zip(whole.epochs, went_on.epochs, strict=True):
-        assert one.penalty == pytest.approx(two.penalty, rel=0.05)
-        assert one.distance == pytest.approx(two.distance, rel=0.1, abs=0.05)
+    fasteraa.search(data, config, device=device, out=tmp_path / "same")
+    shutil.copytree(tmp_path / "same", tmp_path / "other")
+    saved = RunFolder(tmp_path / "same").load_checkpoint(torch.device(device))
+    rows = []
+    for name, way in (("same", fast), ("other", not fast)):
+        longer = replace(config, epochs=3, fast=way)
+        run = Run(data, longer, torch.device(device), RunFolder(tmp_path / name), Silent())
+        run.load()
+        assert_as_saved(run, saved)
+        went_on = fasteraa.search(data, longer, device=device, out=tmp_path / name, resume=True)
+        assert [row.epoch for row in went_on.epochs] == [1, 2, 3]
+        rows.append(went_on.epochs[2])
+    for metric in METRICS:
+        one, two = (getattr(row, metric) for row in rows)
+        assert one == pytest.approx(two, rel=5e-3, abs=2e-3), metric
+
+
+def assert_as_saved(run, saved):
+    for part, name in ((run.step.critic, "critic"), (run.policy, "policy")):
+        found, optimiser = part.state_dict(), getattr(run.step, f"{name}_optimiser").state_dict()["state"]
+        for key, value in saved[name].items():
+            assert torch.equal(found[key], value), key
+        for index, state in saved[f"{name}_optimiser"]["state"].items():
+            for key, value in state.items():
+                assert torch.equal(optimiser[index][key], value), (name, index, key)
+    assert torch.equal(run.generator.get_state(), saved["generator"].cpu())

@@ -14,6 +14,7 @@ from PIL import Image
 from fasteraa.policy import Policy
 
 POLICY = "autoaugment-cifar10"
+COPY = "copy of the batch"  # on a GPU: the floor
 Work = tuple[Callable[[], object], int]  # a call, and how many images it treats
 
 
@@ -28,6 +29,8 @@ class Row:
 class Table:
     size: int
     rows: tuple[Row, ...]
+    device: str = "cpu"
+    batch: int | None = None  # images in a batch, where it is one size for all
 
     @property
     def best_peer(self) -> Row:
@@ -37,8 +40,9 @@ class Table:
 
     @property
     def largest_batch(self) -> Row:
-        ours = [row for row in self.rows if row.name.startswith("fasteraa, batch of ")]
-        return max(ours, key=lambda row: int(row.name.rsplit(" ", 1)[1]))
+        start = "fasteraa, batch of "
+        ours = {row.name.removeprefix(start): row for row in self.rows if row.name.startswith(start)}
+        return ours[max((count for count in ours if count.isdigit()), key=int)]
 
     def speed(self, name: str) -> float:
         return next(row.images_per_second for row in self.rows if row.name == name)
@@ -74,20 +78,20 @@ def _speed(work: Work, seconds: float) -> float:
 
 
 def _contenders(size: int) -> dict[str, tuple[str, Work]]:
-    pictures = [_photo(size, seed) for seed in range(64)]
+    pictures = [photo(size, seed) for seed in range(64)]
     tensors = [torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous() for picture in pictures]
     policy = Policy.named(POLICY)
     transform = policy.transform()
     found: dict[str, tuple[str, Work]] = {
-        "fasteraa, Pillow image": ("exact", _each(transform, pictures)),
-        "fasteraa, uint8 tensor": ("exact", _each(transform, tensors)),
+        "fasteraa, Pillow image": ("exact", each(transform, pictures)),
+        "fasteraa, uint8 tensor": ("exact", each(transform, tensors)),
     }
     for count in (4096, 1024, 128) if size <= 64 else (256, 64):
         found[f"fasteraa, batch of {count}"] = ("exact", _batch(policy, tensors, count))
     return found | _torchvision(pictures, tensors) | _timm(pictures) | _kornia(torch.stack(tensors))
 
 
-def _each(transform: Callable[[Any], object], items: list[Any]) -> Work:
+def each(transform: Callable[[Any], object], items: list[Any]) -> Work:
     def call() -> None:
         for item in items:
             transform(item)
@@ -100,7 +104,7 @@ def _batch(policy: Policy, tensors: list[torch.Tensor], count: int) -> Work:
     return lambda: policy(batch), count
 
 
-def _photo(size: int, seed: int) -> Image.Image:
+def photo(size: int, seed: int) -> Image.Image:
     """Smooth structure with some noise: neither the best nor the worst case of any operation."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)).resize(
@@ -115,8 +119,8 @@ def _torchvision(pictures: list[Image.Image], tensors: list[torch.Tensor]) -> di
 
     transform = v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10)
     return {
-        "torchvision v2, Pillow image": ("exact", _each(transform, pictures)),
-        "torchvision v2, uint8 tensor": ("near", _each(transform, tensors)),
+        "torchvision v2, Pillow image": ("exact", each(transform, pictures)),
+        "torchvision v2, uint8 tensor": ("near", each(transform, tensors)),
     }
 
 
@@ -140,7 +144,7 @@ def _timm(pictures: list[Image.Image]) -> dict[str, tuple[str, Work]]:
         ]
         for s in rows
     ]
-    return {"timm, Pillow image": ("exact", _each(timm_policy(policy), pictures))}
+    return {"timm, Pillow image": ("exact", each(timm_policy(policy), pictures))}
 
 
 def _kornia(batch: torch.Tensor) -> dict[str, tuple[str, Work]]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fasteraa.bench.apply import Table
+from fasteraa.bench.apply import COPY, Table
 from fasteraa.bench.machine import describe_machine
 from fasteraa.bench.search import PLAIN, Timing
 
@@ -21,19 +21,26 @@ def publish(tables: Sequence[Table], out: Path | None) -> None:
 
     machine, console = describe_machine(), _console()
     for table in tables:
-        peer, shown = table.best_peer, RichTable(title=f"{table.size}x{table.size}, AutoAugment CIFAR-10, one thread")
+        peer, where = table.best_peer, "one thread" if table.device == "cpu" else table.device
+        shown = RichTable(title=f"{table.size}x{table.size}, AutoAugment CIFAR-10, {where}")
         for column in ("contender", "against Pillow", "images/s", f"/ {peer.name}"):
             shown.add_column(column, justify="left" if column in ("contender", "against Pillow") else "right")
         for row in sorted(table.rows, key=lambda row: -row.images_per_second):
             ratio = row.images_per_second / peer.images_per_second
-            shown.add_row(row.name, row.exact, f"{row.images_per_second:,.0f}", f"{ratio:.2f}")
+            shown.add_row(row.name, row.exact, f"{row.images_per_second:,.0f}", f"{ratio:,.2f}")
         console.print(shown)
-        largest, single = table.largest_batch, table.speed("fasteraa, Pillow image")
-        console.print(
-            f"{largest.name}: {largest.images_per_second / single:.2f} times one Pillow image after the other"
-        )
+        console.print(_remark(table))
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
     _keep({"bench": "apply", "machine": machine, "tables": [asdict(table) for table in tables]}, out)
+
+
+def _remark(table: Table) -> str:
+    """The ratio that the benchmark is about."""
+    largest = table.largest_batch
+    if any(row.name == COPY for row in table.rows):
+        return f"{largest.name}: {largest.images_per_second / table.speed(COPY):.2f} of the speed of a {COPY}"
+    single = table.speed("fasteraa, Pillow image")
+    return f"{largest.name}: {largest.images_per_second / single:.2f} times one Pillow image after the other"
 
 
 def publish_search(tables: Sequence[Timing], settings: Mapping[str, Any], out: Path | None) -> None:

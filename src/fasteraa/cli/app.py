@@ -204,13 +204,21 @@ def import_policy(
 def bench_apply(
     size: Annotated[list[int] | None, typer.Option(min=8, help="Image side; may be given several times.")] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time for each contender and size.")] = 2.0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
 ) -> None:
-    """Images per second on one CPU thread, beside torchvision v2, timm and kornia."""
+    """Images per second on one CPU thread or on a GPU, beside torchvision v2, timm and kornia."""
     from fasteraa.bench import report
-    from fasteraa.bench.apply import run
 
-    report.publish(run(tuple(size or (32, 224)), seconds), out)
+    sizes = tuple(size or (32, 224))
+    if device == "cpu":
+        from fasteraa.bench.apply import run
+
+        report.publish(run(sizes, seconds), out)
+    else:
+        from fasteraa.bench.apply_gpu import run_gpu
+
+        report.publish(run_gpu(sizes, seconds, device=device), out)
 
 
 @bench_app.command("search")

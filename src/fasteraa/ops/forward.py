@@ -22,7 +22,7 @@ else:
 Spans = Mapping[str, Span]
 NO_SPANS: Spans = {}
 CENTRE = (0.5, 0.5)
-_FINE = 2**20  # parts of a pixel
+FINE = 2**20  # parts of a pixel
 
 
 def physical(row: Op, magnitude: Number, sign: Number, width: int, height: int, spans: Spans = NO_SPANS) -> Number:
@@ -37,7 +37,7 @@ def physical(row: Op, magnitude: Number, sign: Number, width: int, height: int, 
     value = span.value(magnitude, sign if row.signed else 1.0)
     if span.unit == "px":
         # 1/49 of 49 pixels is one pixel, but for an ulp: whole pixels stay whole where they are counted
-        return (value * _FINE + 0.5) // 1 / _FINE if row.discrete else value
+        return (value * FINE + 0.5) // 1 / FINE if row.discrete else value
     if row.span.unit in SIDES:
         value = value * (width if row.span.unit == "width" else height)
     return value

@@ -3,32 +3,116 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import torch
 from PIL import Image
 from torch import Generator, Tensor
 
+from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, join_alpha, split_alpha
 from fasteraa.ops import Context, Op, Pair, hard_pillow, physical
-from fasteraa.ops.warp import move_points, nearest, scales, warp
+from fasteraa.ops.kernels import available
+from fasteraa.ops.warp import LARGEST_SIDE, move_points, nearest, scales, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
 
 _CACHED = 2**18  # values treated at once on a CPU: their temporaries stay in its cache
 
 
-def augment(policy: Policy, batch: Tensor, generator: Generator | None = None, pool: Tensor | None = None) -> Tensor:
-    """Augment uint8 images (B, C, H, W), each with its own draw. Partners come from the pool, or from the batch."""
+def augment(
+    policy: Policy,
+    batch: Tensor,
+    generator: Generator | None = None,
+    pool: Tensor | None = None,
+    *,
+    kernels: bool | None = None,
+) -> Tensor:
+    """Augment uint8 images (B, C, H, W), each with its own draw. Partners come from the pool, or from the batch.
+
+    `kernels` as in `apply_draw`. Without a generator chance comes from the default one of the batch's device.
+    """
     check_batch(batch, soft=False)
     if batch.numel() == 0:
         return batch
-    plan = plan_of(policy)
-    return apply_draw(policy, plan, batch, plan.draw(len(batch), generator), pool)
+    plan, kernels = plan_of(policy), _choose(kernels, batch, pool)
+    return apply_draw(policy, plan, batch, plan.draw(len(batch), generator, batch.device, kernels), pool, kernels)
 
 
-def apply_draw(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, pool: Tensor | None = None) -> Tensor:
-    """Stage by stage: take out the images that drew the same operation, treat them at once, put them back."""
+def apply_draw(
+    policy: Policy, plan: Plan, batch: Tensor, draw: Draw, pool: Tensor | None = None, kernels: bool | None = None
+) -> Tensor:
+    """Do what was drawn, stage by stage, by Triton kernels or in plain torch: the same bytes.
+
+    `kernels=None` takes the kernels for batches on a GPU, where Triton is installed and the pool lies there too.
+    """
     partners = batch if pool is None else pool
+    if _choose(kernels, batch, pool):
+        return _by_kernels(policy, plan, batch, draw, partners)
+    return _by_runs(policy, plan, batch, draw, partners)
+
+
+def _choose(kernels: bool | None, batch: Tensor, pool: Tensor | None) -> bool:
+    """What was asked for, or what the device suggests."""
+    if kernels is False or (kernels is None and not batch.is_cuda):
+        return False
+    against = _against_kernels(batch, pool)
+    if against and kernels:
+        raise ImageError(f"kernels=True needs {against}")
+    return against is None
+
+
+def _against_kernels(batch: Tensor, pool: Tensor | None) -> str | None:
+    if not available():
+        return "Triton, which is not installed"
+    if not batch.is_cuda and not _interpreted():
+        return f"a batch on a GPU, got one on {batch.device.type}"
+    if max(batch.shape[2:]) > LARGEST_SIDE:
+        return f"sides of up to {LARGEST_SIDE} pixels, got {batch.shape[3]}x{batch.shape[2]}"
+    if pool is not None and (pool.device != batch.device or pool.shape[1:] != batch.shape[1:]):
+        return (
+            f"a pool like the batch, {tuple(batch.shape[1:])} on {batch.device}, "
+            f"got {tuple(pool.shape[1:])} on {pool.device}"
+        )
+    return None
+
+
+def _interpreted() -> bool:
+    from fasteraa.ops.kernels.hard import INTERPRETED
+
+    return INTERPRETED
+
+
+def _by_kernels(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, partners: Tensor) -> Tensor:
+    """Two kernels per stage for the whole batch; rows that have none are treated in plain torch."""
+    from fasteraa.ops.kernels.hard import Stages, rules_of
+
+    device = batch.device
+    rules = plan.kept(("rules", device), lambda: rules_of(plan.ops, policy.spans, device))
+    columns = (draw.op, draw.magnitude, draw.sign, draw.hole, draw.partner)
+    drawn = [column.to(device).contiguous() for column in columns]
+    with torch.cuda.device(device) if batch.is_cuda else nullcontext():
+        out = batch.contiguous()
+        stages = Stages(out, rules, drawn, partners.contiguous(), policy.fill, policy.hole_fill)
+        for k in range(plan.depth):
+            before, out = out, stages.apply(k, out)
+            for index in rules.missing:
+                _put(policy, plan.ops[index], before, out, draw, k, draw.op[:, k] == index, partners)
+    return out if plan.depth else out.clone()
+
+
+def _put(
+    policy: Policy, row: Op, before: Tensor, out: Tensor, draw: Draw, k: int, drew: Tensor, partners: Tensor
+) -> None:
+    """One operation of one stage in plain torch, written into the images that drew it."""
+    order = drew.nonzero().flatten()
+    if len(order):
+        stage, index = _Stage(draw, k, order, out.device), order.to(out.device)
+        out[index] = _apply_run(policy, row, before[index], stage, slice(None), partners)
+
+
+def _by_runs(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, partners: Tensor) -> Tensor:
+    """Stage by stage: take out the images that drew the same operation, treat them at once, put them back."""
     most = len(batch) if batch.is_cuda else max(1, _CACHED // batch[0].numel())
     out = batch.clone(memory_format=torch.contiguous_format)
     for k in range(plan.depth):

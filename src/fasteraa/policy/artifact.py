@@ -373,11 +373,14 @@ class Policy:
         source: str = self.export("python")
         return source
 
-    def __call__(self, batch: Tensor, generator: Generator | None = None) -> Tensor:
-        """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image."""
+    def __call__(self, batch: Tensor, generator: Generator | None = None, *, kernels: bool | None = None) -> Tensor:
+        """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image.
+
+        On a GPU Triton kernels do it; `kernels=False` asks for plain torch, which gives the same images.
+        """
         from fasteraa.policy.apply import augment
 
-        return augment(self, batch, generator)
+        return augment(self, batch, generator, kernels=kernels)
 
 
 def _scale(choice: Choice, strength: Strength) -> Choice:

@@ -9,10 +9,10 @@ in plain Python (a loader worker) or for a batch in torch; both decode the same 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Generator, Tensor
@@ -22,6 +22,7 @@ from fasteraa.policy.artifact import Choice, Policy, Stage
 
 _PER_STAGE = ("choice", "gate", "magnitude", "sign", "hole_x", "hole_y", "partner")
 _WIDTH = len(_PER_STAGE)
+Made = TypeVar("Made")
 POSITIVE = {"+": 1.0, "-": 0.0, "random": 0.5, None: 1.0}  # the probability of a positive sign
 
 
@@ -72,6 +73,17 @@ class Plan:
         self.sub_edges = _edges([sub.weight for sub in policy.sub_policies])
         self.stages = [[_stage(stage) for stage in sub.stages] for sub in policy.sub_policies]
         self._arrays: dict[str, Tensor] | None = None
+        self._kept: dict[tuple[str, torch.device], Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_kept": {}}  # what lies on a device stays in its process
+
+    def kept(self, key: tuple[str, torch.device], make: Callable[[], Made]) -> Made:
+        """Made once for a device: sending it there again would make the host wait."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        made: Made = self._kept[key]
+        return made
 
     # --- one image ---------------------------------------------------------------------------------------------
 
@@ -99,19 +111,29 @@ class Plan:
 
     # --- a batch -----------------------------------------------------------------------------------------------
 
-    def draw(self, count: int, generator: Generator | None = None) -> Draw:
-        """A record for `count` images, drawn on the generator's device (the CPU if there is none)."""
-        device = generator.device if generator is not None else torch.device("cpu")
-        return self.decode(torch.rand(count, self.width, dtype=torch.float64, generator=generator, device=device))
+    def draw(
+        self, count: int, generator: Generator | None = None, device: torch.device | None = None, kernels: bool = False
+    ) -> Draw:
+        """A record for `count` images, drawn on the generator's device (without one on `device`, or the CPU).
 
-    def decode(self, uniform: Tensor) -> Draw:
+        `kernels` decodes by a kernel what was drawn on a GPU.
+        """
+        device = generator.device if generator is not None else device
+        uniform = torch.rand(count, self.width, dtype=torch.float64, generator=generator, device=device)
+        return self.decode(uniform, kernels and uniform.is_cuda)
+
+    def decode(self, uniform: Tensor, kernels: bool = False) -> Draw:
+        """One Triton kernel, or plain torch; the same record."""
+        if kernels:
+            from fasteraa.ops.kernels.draw import decode
+
+            return Draw(*decode(uniform, self._arrays_on(uniform.device), self.most, self.single))
         if self.single:
             return self._decode_passes(uniform)
-        blocks = uniform[:, 1:].reshape(
-            len(uniform) * self.most, self.block
-        )  # the passes of an image one after the other
+        # the passes of an image one after the other
+        blocks = uniform[:, 1:].reshape(len(uniform) * self.most, self.block)
         found = self._decode_passes(blocks)
-        edges = self.arrays()["pass_edges"].to(uniform.device)
+        edges = self._arrays_on(uniform.device)["pass_edges"]
         count = torch.searchsorted(edges, uniform[:, :1].contiguous(), right=True)
         done = torch.arange(self.most, device=uniform.device) < count  # (B, passes)
         op = torch.where(done.reshape(-1, 1), found.op, -1)
@@ -119,7 +141,7 @@ class Plan:
         return Draw(*(c.reshape(len(uniform), self.depth, *c.shape[2:]) for c in columns))
 
     def _decode_passes(self, uniform: Tensor) -> Draw:
-        arrays = {name: array.to(uniform.device) for name, array in self.arrays().items()}
+        arrays = self._arrays_on(uniform.device)
         u = uniform[:, 1:].reshape(len(uniform), self.stages_of_pass, _WIDTH)
         sub = torch.searchsorted(arrays["sub_edges"], uniform[:, 0].contiguous(), right=True)
         choice = (u[:, :, 0, None] >= arrays["edges"][sub]).sum(2, keepdim=True)
@@ -133,6 +155,12 @@ class Plan:
             hole=u[:, :, 4:6],
             partner=u[:, :, 6],
         )
+
+    def _arrays_on(self, device: torch.device) -> dict[str, Tensor]:
+        def send() -> dict[str, Tensor]:
+            return {name: array.to(device) for name, array in self.arrays().items()}
+
+        return self.kept(("arrays", device), send)
 
     def arrays(self) -> dict[str, Tensor]:
         """Padded with options that are never chosen and stages that never act."""

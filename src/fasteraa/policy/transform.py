@@ -15,6 +15,7 @@ from torchvision.transforms.v2 import functional as F
 
 from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_tensor
+from fasteraa.ops.kernels import available
 from fasteraa.policy.apply import apply_draw, apply_mask, apply_pillow, apply_points
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, plan_of
@@ -90,7 +91,8 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         if len(counts) > 1:
             raise ImageError(f"a sample must hold images or one batch, got batches of the sizes {sorted(counts)}")
         if counts:
-            return {"draw": self._plan.draw(counts.pop())}
+            device = _device_of(images)
+            return {"draw": self._plan.draw(counts.pop(), device=device, kernels=available())}
         return {"uniform": torch.rand(self._plan.width, dtype=torch.float64)}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
@@ -231,6 +233,12 @@ def _batch_size(value: Any) -> int | None:
     if isinstance(value, tv_tensors.Image) or _is_pure_tensor(value):
         return len(value) if value.ndim == 4 else None
     return None
+
+
+def _device_of(values: list[Any]) -> torch.device:
+    """Where the batch lies, so that its draws need not be sent there."""
+    device: torch.device = next(value.device for value in values if _batch_size(value) is not None)
+    return device
 
 
 def _repeat(draw: Draw, count: int) -> Draw:

@@ -1,0 +1,77 @@
+"""Twin of `Plan.decode`: uniform numbers in, what to do to each image and stage out, in one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_ITEMS = 64  # images x stages in a program: few, so that a small batch still spreads over the device
+
+
+# what differs from policy to policy and must not lead to a compilation of its own
+_ANY = ["items", "subs", "depth", "stages", "options", "width", "counts", "lead"]
+
+
+@triton.jit(do_not_specialize=_ANY)
+def _decode(
+    uniform, sub_edges, edges, option_op, probability, low, high, positive, pass_edges,
+    op, magnitude, sign, hole, partner,
+    items, subs, depth, stages, options, width, counts, lead,
+    ITEMS: tl.constexpr,
+):  # fmt: skip
+    item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
+    ok = item < items
+    image, stage = item // depth, item % depth
+    turn, stage = stage // stages, stage % stages  # which pass, and which stage of it
+    row = uniform + image.to(tl.int64) * width
+    block = row + lead + turn * (1 + 7 * stages)
+    u = block + 1 + 7 * stage
+    # how many right edges were passed; the last one is 1 and never is
+    u_sub, u_count = tl.load(block, mask=ok, other=0.0), tl.load(row, mask=ok, other=0.0)
+    sub, passes = tl.zeros((ITEMS,), tl.int32), tl.zeros((ITEMS,), tl.int32)
+    for index in range(subs):
+        sub += (u_sub >= tl.load(sub_edges + index)).to(tl.int32)
+    for index in range(counts):
+        passes += (u_count >= tl.load(pass_edges + index)).to(tl.int32)
+    first = (sub * stages + stage) * options
+    u_choice = tl.load(u, mask=ok, other=0.0)
+    choice = tl.zeros((ITEMS,), tl.int32)
+    for index in range(options):
+        choice += (u_choice >= tl.load(edges + first + index, mask=ok, other=1.0)).to(tl.int32)
+    at = first + choice
+    acts = (turn < passes) & (tl.load(u + 1, mask=ok, other=0.0) < tl.load(probability + at, mask=ok, other=0.0))
+    tl.store(op + item, tl.where(acts, tl.load(option_op + at, mask=ok, other=0), -1), mask=ok)
+    start, end = tl.load(low + at, mask=ok, other=0.0), tl.load(high + at, mask=ok, other=0.0)
+    tl.store(magnitude + item, start + tl.load(u + 2, mask=ok, other=0.0) * (end - start), mask=ok)
+    plus = tl.load(u + 3, mask=ok, other=0.0) < tl.load(positive + at, mask=ok, other=0.0)
+    tl.store(sign + item, tl.where(plus, 1.0, -1.0).to(tl.float64), mask=ok)
+    tl.store(hole + 2 * item, tl.load(u + 4, mask=ok, other=0.0), mask=ok)
+    tl.store(hole + 2 * item + 1, tl.load(u + 5, mask=ok, other=0.0), mask=ok)
+    tl.store(partner + item, tl.load(u + 6, mask=ok, other=0.0), mask=ok)
+
+
+def decode(
+    uniform: Tensor, arrays: Mapping[str, Tensor], most: int, single: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """uniform numbers of each image and the arrays of a plan on one device -> op, magnitude, sign, hole, partner.
+
+    An image takes at most `most` passes; unless always a single one, the number before theirs says how many.
+    """
+    subs, stages, options = arrays["edges"].shape
+    shape = (len(uniform), stages * most)
+    op = torch.empty(shape, dtype=torch.int64, device=uniform.device)
+    magnitude, sign, partner = (torch.empty_like(op, dtype=torch.float64) for _ in range(3))
+    hole = torch.empty((*shape, 2), dtype=torch.float64, device=uniform.device)
+    items = op.numel()
+    if items:
+        names = ("sub_edges", "edges", "op", "probability", "low", "high", "positive", "pass_edges")
+        _decode[(triton.cdiv(items, _ITEMS),)](
+            uniform.contiguous(), *(arrays[name] for name in names), op, magnitude, sign, hole, partner,
+            items, subs, shape[1], stages, options, uniform.shape[1], len(arrays["pass_edges"]), 0 if single else 1,
+            ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
+        )  # fmt: skip
+    return op, magnitude, sign, hole, partner

@@ -1,0 +1,104 @@
+"""Compile every kernel for a GPU that need not be here, and look at what became of the arithmetic.
+
+    PYTHONPATH=src python tools/compile_kernels.py [--arch 90]
+
+Prints registers, spills and shared memory of each; fails where one does not compile, spills, or fuses a product into
+a sum although it must round as plain torch does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "0"
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+
+from fasteraa.ops.kernels import draw, hard
+
+BYTES, WHOLE, LONG, REAL, DOUBLE = "*u8", "*i32", "*i64", "*fp32", "*fp64"
+TYPES = {
+    **dict.fromkeys(("source", "target", "partners", "tables"), BYTES),
+    **dict.fromkeys(("whole", "codes"), WHOLE),
+    **dict.fromkeys(("op", "option_op"), LONG),
+    **dict.fromkeys(("uniform", "sub_edges", "edges", "probability", "low", "high", "positive"), DOUBLE),
+    **dict.fromkeys(("pass_edges", "magnitude", "sign", "hole", "partner", "spans", "real"), DOUBLE),
+}
+TILE = {"ROWS": 32, "COLUMNS": 32}
+# name -> kernel, constants, other types, warps, may it use fused products (sine and cosine do)?
+KERNELS: dict[str, tuple[Any, dict[str, int], dict[str, str], int, bool]] = {
+    "decode": (draw._decode, {"ITEMS": 64}, {}, 2, False),
+    "prepare": (hard._prepare, {"ITEMS": 64}, {"partners": "i32"}, 2, True),
+    "tables, colour": (hard._fill_tables, {"CHANNELS": 3, "BLOCK": 1024}, {}, 4, False),
+    "tables, large": (hard._fill_tables, {"CHANNELS": 3, "BLOCK": 4096}, {}, 8, False),
+    "tables, grey": (hard._fill_tables, {"CHANNELS": 1, "BLOCK": 256}, {}, 4, False),
+    "tables, one pixel": (hard._fill_tables, {"CHANNELS": 3, "BLOCK": 256, "pixels": 1}, {}, 4, False),
+    "apply, colour": (hard._apply, {"CHANNELS": 3, **TILE}, {}, 4, False),
+    "apply, grey": (hard._apply, {"CHANNELS": 1, **TILE}, {}, 4, False),
+    "apply, one column": (hard._apply, {"CHANNELS": 3, **TILE, "width": 1}, {}, 4, False),
+}
+
+
+def compiled(name: str, arch: int) -> Any:
+    kernel, constants, others, warps, _ = KERNELS[name]
+    types = {**TYPES, **others}
+    signature = {
+        parameter: "constexpr" if parameter in constants else types.get(parameter, "i32")
+        for parameter in kernel.arg_names
+    }
+    # what a launch would find out: pointers and the width can be divided by 16
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, parameter in enumerate(kernel.arg_names)
+        if signature[parameter].startswith("*") or (parameter in ("width", "pixels") and parameter not in constants)
+    }
+    source = ASTSource(kernel, signature, constants, aligned)
+    options = {"num_warps": warps, "enable_fp_fusion": False}
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def resources(ptx: str, arch: int) -> str:
+    """What the assembler says: registers, stack, spills."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        suffix = "a" if arch >= 90 else ""
+        command = [
+            get_ptxas(arch).path,
+            "-v",
+            "--fmad=false",
+            f"--gpu-name=sm_{arch}{suffix}",
+            file.name,
+            "-o",
+            "/dev/null",
+        ]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return " ".join(re.findall(r"\d+ bytes (?:stack frame|spill stores|spill loads)|Used \d+ registers", said))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", type=int, default=90)
+    given = parser.parse_args()
+    bad = 0
+    for name, (*_, fuses) in KERNELS.items():
+        made = compiled(name, given.arch)
+        fused = len(re.findall(r"\bfma\.", made.asm["ptx"]))
+        said = resources(made.asm["ptx"], given.arch)
+        wrong = (fused > 0 and not fuses) or not re.search(r"\b0 bytes spill stores", said)
+        bad += wrong
+        print(f"{name}: {said}, {made.metadata.shared} bytes shared, {fused} fused{'  <- WRONG' if wrong else ''}")
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())
