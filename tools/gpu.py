@@ -35,7 +35,7 @@ def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
     bench = [*FASTERAA, "bench", "search", "--out", str(out / "search.jsonl")]
     apply = [*FASTERAA, "bench", "apply", "--device", "cuda", "--out", str(out / "apply.jsonl")]
     me = [sys.executable, __file__, str(out), "--images", images, "--inside"]
-    whole = [*FASTERAA, "search", images, "--out"]
+    whole = [*FASTERAA, "search", images, "--no-calibrate", "--out"]
     pytest = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-m", "gpu", "-p", "no:cacheprovider"]
     marked = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
     kernels = [path for path in marked if Path(path).name.startswith("test_kernels")]
