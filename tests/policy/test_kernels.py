@@ -312,8 +312,10 @@ def test_the_host_never_waits():
     images = noise(64).cuda()
     generator = torch.Generator("cuda").manual_seed(0)
     for policy in POLICIES.values():
-        transform = policy.transform(pool=images)
-        calls = (lambda: policy(images), lambda: policy(images, generator), lambda: transform(images))  # noqa: B023
+        calls = (
+            lambda: policy(images, kernels=True),  # noqa: B023
+            lambda: policy(images, generator, kernels=True),  # noqa: B023
+        )
         for call in calls:
             call()  # loads what is loaded once
         torch.cuda.set_sync_debug_mode("error")
@@ -330,9 +332,9 @@ def test_a_stage_can_be_recorded():
     policy = Policy.named("uniform")
     plan, images = plan_of(policy), noise(64, 3, 32, 32).cuda()
     draw = plan.draw(64, device=images.device)
-    expected = apply_draw(policy, plan, images, draw)
+    expected = apply_draw(policy, plan, images, draw, kernels=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = apply_draw(policy, plan, images, draw)
+        out = apply_draw(policy, plan, images, draw, kernels=True)
     graph.replay()
     assert torch.equal(out, expected)
