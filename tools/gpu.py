@@ -35,7 +35,7 @@ def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
     bench = [*FASTERAA, "bench", "search", "--out", str(out / "search.jsonl")]
     apply = [*FASTERAA, "bench", "apply", "--device", "cuda", "--out", str(out / "apply.jsonl")]
     me = [sys.executable, __file__, str(out), "--images", images, "--inside"]
-    whole = [*FASTERAA, "search", images, "--out"]
+    whole = [*FASTERAA, "search", images, "--no-calibrate", "--out"]
     pytest = [sys.executable, "-m", "pytest", "-v", "--tb=short", "-m", "gpu", "-p", "no:cacheprovider"]
     marked = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
     kernels = [path for path in marked if Path(path).name.startswith("test_kernels")]
@@ -256,7 +256,7 @@ def applied(_: str) -> None:
             policy = Policy.named(name)
 
             def call(policy: Policy = policy, batch: torch.Tensor = batch) -> torch.Tensor:
-                return augment(policy, batch, generator)
+                return augment(policy, batch, generator, kernels=True)
 
             host, whole = per_call(call)
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
@@ -273,7 +273,7 @@ def applied(_: str) -> None:
         for row in OPS.values():
             choice = Choice(row.name, 1.0, (0.0, 1.0) if row.span else None, sign="random" if row.signed else None)
             alone = Policy((SubPolicy(((choice,),)),))
-            _, whole = per_call(lambda alone=alone, batch=batch: augment(alone, batch, generator), 50)
+            _, whole = per_call(lambda alone=alone, batch=batch: augment(alone, batch, generator, kernels=True), 50)
             print(f"  {row.name:15s} one stage {whole:7.1f} us", flush=True)
 
 

@@ -282,7 +282,7 @@ def test_large_batches(shape, passes):
     images = torch.randint(0, 256, shape, dtype=torch.uint8, device="cuda")
     images[::3] = images[::3] // 5 + 90  # few levels
     draw = plan.draw(len(images), device=images.device, kernels=True)
-    found = apply_draw(policy, plan, images, draw)
+    found = apply_draw(policy, plan, images, draw, kernels=True)
     assert torch.equal(found, apply_draw(policy, plan, images, draw, kernels=False))
     some = slice(0, None, max(1, len(images) // 64))
     fields = {field: tensor[some].cpu() for field, tensor in vars(draw).items()}
@@ -312,8 +312,10 @@ def test_the_host_never_waits():
     images = noise(64).cuda()
     generator = torch.Generator("cuda").manual_seed(0)
     for policy in POLICIES.values():
-        transform = policy.transform(pool=images)
-        calls = (lambda: policy(images), lambda: policy(images, generator), lambda: transform(images))  # noqa: B023
+        calls = (
+            lambda: policy(images, kernels=True),  # noqa: B023
+            lambda: policy(images, generator, kernels=True),  # noqa: B023
+        )
         for call in calls:
             call()  # loads what is loaded once
         torch.cuda.set_sync_debug_mode("error")
@@ -330,9 +332,9 @@ def test_a_stage_can_be_recorded():
     policy = Policy.named("uniform")
     plan, images = plan_of(policy), noise(64, 3, 32, 32).cuda()
     draw = plan.draw(64, device=images.device)
-    expected = apply_draw(policy, plan, images, draw)
+    expected = apply_draw(policy, plan, images, draw, kernels=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = apply_draw(policy, plan, images, draw)
+        out = apply_draw(policy, plan, images, draw, kernels=True)
     graph.replay()
     assert torch.equal(out, expected)

@@ -44,7 +44,8 @@ def apply_draw(
 ) -> Tensor:
     """Do what was drawn, stage by stage, by Triton kernels or in plain torch: the same bytes.
 
-    `kernels=None` takes the kernels for batches on a GPU, where Triton is installed and the pool lies there too.
+    The kernels have been compiled for GPUs and run in Triton's interpreter, but never on a GPU: until they are proven
+    there they must be asked for, with `kernels=True`.
     """
     partners = batch if pool is None else pool
     if _choose(kernels, batch, pool):
@@ -53,13 +54,13 @@ def apply_draw(
 
 
 def _choose(kernels: bool | None, batch: Tensor, pool: Tensor | None) -> bool:
-    """What was asked for, or what the device suggests."""
-    if kernels is False or (kernels is None and not batch.is_cuda):
+    """What was asked for; plain torch otherwise."""
+    if not kernels:
         return False
     against = _against_kernels(batch, pool)
-    if against and kernels:
+    if against:
         raise ImageError(f"kernels=True needs {against}")
-    return against is None
+    return True
 
 
 def _against_kernels(batch: Tensor, pool: Tensor | None) -> str | None:

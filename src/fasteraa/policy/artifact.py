@@ -376,7 +376,7 @@ class Policy:
     def __call__(self, batch: Tensor, generator: Generator | None = None, *, kernels: bool | None = None) -> Tensor:
         """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image.
 
-        On a GPU Triton kernels do it; `kernels=False` asks for plain torch, which gives the same images.
+        `kernels=True` asks for Triton kernels, which give the same images on a GPU.
         """
         from fasteraa.policy.apply import augment
 

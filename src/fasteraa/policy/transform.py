@@ -15,7 +15,6 @@ from torchvision.transforms.v2 import functional as F
 
 from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_tensor
-from fasteraa.ops.kernels import available
 from fasteraa.policy.apply import apply_draw, apply_mask, apply_pillow, apply_points
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, plan_of
@@ -92,7 +91,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
             raise ImageError(f"a sample must hold images or one batch, got batches of the sizes {sorted(counts)}")
         if counts:
             device = _device_of(images)
-            return {"draw": self._plan.draw(counts.pop(), device=device, kernels=available())}
+            return {"draw": self._plan.draw(counts.pop(), device=device)}
         return {"uniform": torch.rand(self._plan.width, dtype=torch.float64)}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
