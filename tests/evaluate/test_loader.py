@@ -1,5 +1,6 @@
 """Images that stay in their files: the same batches whatever the number of workers, and broken files counted."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -154,7 +155,7 @@ def test_compare_on_listed_images(folder, tiny, tmp_path, monkeypatch):
     assert len(said) == 2
 
 
-def test_fingerprints_know_files_labels_and_pixels(folder, tmp_path):
+def test_fingerprints_know_files_labels_and_pixels(folder):
     whole = listed(folder)
     assert whole.fingerprint == listed(folder).fingerprint
     assert whole.fingerprint != listed(folder, size=12).fingerprint
@@ -164,6 +165,14 @@ def test_fingerprints_know_files_labels_and_pixels(folder, tmp_path):
     assert whole.subset(6, 0).fingerprint == whole.subset(6, 0).fingerprint
     decoded = whole.subset(6, 0).decoded()
     assert decoded.fingerprint == load(folder, size=16, subset=6, seed=0).fingerprint
+    assert rest.subset(4, 0).decoded().fingerprint == rest.decoded().subset(4, 0).fingerprint  # a part of a part
+
+
+def test_a_set_that_moved_is_the_same_and_one_with_renamed_files_is_not(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "moved")
+    assert listed(tmp_path / "moved").fingerprint == listed(folder).fingerprint
+    (tmp_path / "moved" / "train" / "red" / "11.png").rename(tmp_path / "moved" / "train" / "red" / "12.png")
+    assert listed(tmp_path / "moved").fingerprint != listed(folder).fingerprint
 
 
 @pytest.fixture
@@ -185,10 +194,10 @@ def damaged(tmp_path):
 
 
 def test_a_broken_image_is_replaced_by_its_neighbour(damaged, tiny):
-    feed = feed_of(damaged({7}), replace(tiny, batch_size=20), workers=2, size=8)
+    feed = feed_of(damaged({49}), replace(tiny, batch_size=20), workers=2, size=8)
     _, labels = whole_epoch(feed)
-    assert len(labels) == 100
-    assert feed.broken == {7}
+    assert labels.bincount().tolist() == [49, 51]  # the neighbour is of the other class, and keeps its own label
+    assert feed.broken == {49}
     held_out = listed(feed.data.where(0).rsplit("/train", 1)[0], size=8)
     assert sum(len(labels) for _, labels in plain_batches(held_out, tiny, 64, CPU)) == 99
 

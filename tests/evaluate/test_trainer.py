@@ -263,6 +263,15 @@ def test_mistakes(data, held_out, tiny):
 
 
 @pytest.mark.gpu
+def test_on_a_gpu_a_network_that_draws_leaves_the_callers_generators_alone(data, held_out, tiny):
+    before = torch.get_rng_state(), torch.cuda.get_rng_state()
+    recipe = replace(tiny, network="shake-shake-8-2x8d")
+    train(data, held_out, named("uniform"), recipe, device="cuda")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(torch.cuda.get_rng_state(), before[1])
+
+
+@pytest.mark.gpu
 def test_on_a_gpu_the_recorded_step_learns_the_same(data, held_out, tiny, tmp_path):
     recipe = replace(tiny, network="wrn-10-1", epochs=5, precision="float32")
     found = train(data, held_out, named("none"), recipe, device="cuda", checkpoint=tmp_path / "cell.pt")

@@ -92,7 +92,7 @@ def reproduce(
     )
     made = _Made(setting, table, only)
     try:
-        made.collect(jobs, table_only)
+        made.collect(1 if quick and jobs is None else jobs, table_only)
     except Stopped:
         made.collect(jobs, table_only=True)
         publish(made.result(), folder / name)
@@ -155,14 +155,20 @@ class _Made:
     def _search_once(self, wanted: Search, data: ImageSet, seed: int) -> None:
         folder = self._folder(wanted, seed)
         left = (self.setting.until - time.time()) / 60
-        result = search(
-            data,
-            self._config(wanted, seed),
-            out=folder,
-            resume=(folder / "config.toml").exists(),
-            device=self.setting.device,
-            max_minutes=None if math.isinf(left) else max(left, 0.0),
-        )
+        try:
+            result = search(
+                data,
+                self._config(wanted, seed),
+                out=folder,
+                resume=(folder / "config.toml").exists(),
+                device=self.setting.device,
+                max_minutes=None if math.isinf(left) else max(left, 0.0),
+            )
+        except Stopped as error:
+            raise Stopped(
+                f"stopped in a search; everything is kept in {str(self.setting.out)!r}: give the same command again to "
+                "go on"
+            ) from error
         seconds = result.policy.provenance["seconds"]
         how = "found" if result.finished else "time is up, not finished"
         self.setting.say(f"search on {len(data)} images of {wanted.source}, seed {seed}: {how} ({seconds:.0f} s)")
