@@ -16,7 +16,7 @@ POLICY: dict = {}
 
 
 class Augment:
-    """Draws a sub-policy for every image and applies it."""
+    """Draws for every image how many sub-policies it passes through, and each of them, and applies them."""
 
     def __init__(self, pool=None, generator=random):
         self.pool = pool
@@ -31,8 +31,9 @@ class Augment:
 
     def draw(self):
         """What happens to one image: (operation, magnitude, sign, place of the hole, place of the partner)."""
+        passes = self._pick(POLICY["passes"])[1]
+        stages = [stage for _ in range(passes) for stage in self._pick(POLICY["sub_policies"])[1]]
         deeds = []
-        stages = self._pick(POLICY["sub_policies"])[1]
         for stage in stages:
             _, op, probability, low, high, positive = self._pick(stage)
             if self.random() < probability:
@@ -76,9 +77,11 @@ def physical(op, magnitude, sign, image):
     """A magnitude in [0, 1] in the operation's own unit."""
     if op not in POLICY["spans"]:
         return magnitude
-    at_zero, at_one, side = POLICY["spans"][op]
+    at_zero, at_one, unit = POLICY["spans"][op]
     value = at_zero + sign * magnitude * (at_one - at_zero)
-    return value / getattr(image, side) if side else value  # a span in pixels
+    if unit == "pixels":  # whole pixels stay whole
+        return (value * 2**20 + 0.5) // 1 / 2**20
+    return value * getattr(image, unit) if unit else value  # a share of a side, in pixels
 
 
 def fill_for(image, colour):
@@ -93,11 +96,10 @@ def affine(image, coefficients, fill):
 def cutout(image, v, hole):
     if v <= 0:
         return image
-    side = v * image.width
-    left = int(max(0, hole[0] * image.width - side / 2))
-    top = int(max(0, hole[1] * image.height - side / 2))
+    left = int(max(0, hole[0] * image.width - v / 2))
+    top = int(max(0, hole[1] * image.height - v / 2))
     image = image.copy()
-    corners = (left, top, min(image.width, left + side), min(image.height, top + side))
+    corners = (left, top, min(image.width, left + v), min(image.height, top + v))
     ImageDraw.Draw(image).rectangle(corners, fill_for(image, POLICY["hole_fill"]))
     return image
 
@@ -106,8 +108,8 @@ GEOMETRIC = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate", "flip
 OPERATIONS = {
     "shear_x": lambda image, v, fill: affine(image, (1, v, 0, 0, 1, 0), fill),
     "shear_y": lambda image, v, fill: affine(image, (1, 0, 0, v, 1, 0), fill),
-    "translate_x": lambda image, v, fill: affine(image, (1, 0, v * image.width, 0, 1, 0), fill),
-    "translate_y": lambda image, v, fill: affine(image, (1, 0, 0, 0, 1, v * image.height), fill),
+    "translate_x": lambda image, v, fill: affine(image, (1, 0, v, 0, 1, 0), fill),
+    "translate_y": lambda image, v, fill: affine(image, (1, 0, 0, 0, 1, v), fill),
     "rotate": lambda image, v, fill: image.rotate(v, fillcolor=fill),
     "flip": lambda image, v, fill: ImageOps.mirror(image),
     "solarize": lambda image, v, fill: ImageOps.solarize(image, v),

@@ -19,8 +19,10 @@ from nvidia.dali.auto_aug.core import Policy as DaliPolicy
 from nvidia.dali.auto_aug.core import augmentation, select
 
 from fasteraa.export.embed import embed
+from fasteraa.export.fidelity import live
 from fasteraa.images import LUMA
 from fasteraa.ops import find
+from fasteraa.ops.declare import SIDES
 from fasteraa.policy.artifact import Choice, Policy, SubPolicy
 from fasteraa.policy.draw import POSITIVE
 
@@ -29,15 +31,19 @@ Function = Callable[[Policy, Node, Node], Node]  # (policy, data, value in the o
 
 
 def render(policy: Policy) -> Any:
-    """DALI draws sub-policies evenly and gates each stage; unequal weights are drawn inside one augmentation.
+    """DALI draws one sub-policy, evenly, and gates each stage; unequal weights and any other number of passes are drawn
+    inside one augmentation.
 
     A pipeline's size grows with the number of augmentations, so all stages share one: its magnitude bin is the row of a
     table that says which operations the stage chooses from, and how strong they are.
     """
-    subs = [sub for sub in policy.sub_policies if sub.weight > 0]
-    plan = _Plan(policy, subs)
+    acting = live(policy)
+    subs = acting.sub_policies
+    plan = _Plan(acting, subs)
     if plan.rows == 0:
         entries: list[Any] = [[(_augmentation("identity", lambda data, row: data, 1), 1.0, 0)]]
+    elif not acting.strength.plain:
+        entries = [[(_augmentation("passes", plan.passes, plan.rows), 1.0, 0)]]
     elif len({sub.weight for sub in subs}) == 1:
         stage = _augmentation("stage", plan.stage, plan.rows)
         nothing = (_augmentation("identity", lambda data, row: data, plan.rows), 1.0, 0)
@@ -78,6 +84,15 @@ class _Plan:
         self.rows = len(self._table)
         self._ops = list(dict.fromkeys(choice.op for options in self._table for choice in options))
         self._most = max((len(options) for options in self._table), default=1)
+
+    def passes(self, data: Node, row: Node) -> Node:
+        """As many sub-policies, each drawn anew, as are drawn first."""
+        shares = self._policy.strength.passes
+        number = fn.random.choice(len(shares), p=list(shares))
+        for k in range(len(shares) - 1):
+            if number > k:
+                data = self.whole(data, row)
+        return data
 
     def whole(self, data: Node, _: Node) -> Node:
         """A sub-policy by weight, and its stages."""
@@ -126,13 +141,16 @@ class _Plan:
         return span.value(low), span.value(high), span.value(low, turn), span.value(high, turn)
 
     def _function(self, op: str) -> Callable[[Node, Node], Node]:
-        function, row, span = _FUNCTIONS[op], find(op), self._policy.span(op)
-        side = None
-        if span is not None and row.span is not None and span.unit == "px":
-            side = 1 if row.span.unit == "width" else 0
+        """The operation, given its value in its own unit; sides are in pixels."""
+        function, span, discrete = _FUNCTIONS[op], self._policy.span(op), find(op).discrete
+        unit = span.unit if span is not None else ""
 
         def apply(data: Node, value: Node) -> Node:
-            return function(self._policy, data, value if side is None else value / _side(data, side))
+            if unit in SIDES:
+                value = value * _side(data, 1 if unit == "width" else 0)
+            elif unit == "px" and discrete:  # whole pixels stay whole
+                value = _whole(value * _number(2**20)) / _number(2**20)
+            return function(self._policy, data, value)
 
         return apply
 
@@ -218,11 +236,11 @@ def _shear_y(policy: Policy, data: Node, v: Node) -> Node:
 
 
 def _translate_x(policy: Policy, data: Node, v: Node) -> Node:
-    return _warp(policy, data, [1, 0, _whole(v * _side(data, 1)), 0, 1, 0])
+    return _warp(policy, data, [1, 0, _whole(v), 0, 1, 0])
 
 
 def _translate_y(policy: Policy, data: Node, v: Node) -> Node:
-    return _warp(policy, data, [1, 0, 0, 0, 1, _whole(v * _side(data, 0))])
+    return _warp(policy, data, [1, 0, 0, 0, 1, _whole(v)])
 
 
 def _rotate(policy: Policy, data: Node, v: Node) -> Node:
@@ -330,13 +348,12 @@ def _sharpness(policy: Policy, data: Node, v: Node) -> Node:
 
 def _cutout(policy: Policy, data: Node, v: Node) -> Node:
     height, width = _side(data, 0), _side(data, 1)
-    side = v * width
     place = fn.random.uniform(range=[0, 1], shape=[2], dtype=types.FLOAT64)
-    top = dmath.floor(dmath.max(place[1] * height - side / _number(2), _number(0)))
-    left = dmath.floor(dmath.max(place[0] * width - side / _number(2), _number(0)))
+    top = dmath.floor(dmath.max(place[1] * height - v / _number(2), _number(0)))
+    left = dmath.floor(dmath.max(place[0] * width - v / _number(2), _number(0)))
     one = _number(1)
-    lengths = fn.stack(dmath.floor(top + side) - top + one, dmath.floor(left + side) - left + one)
-    painted = fn.cast(lengths * _double(side > 0), dtype=types.FLOAT)  # corners are included; no side, no pixel
+    lengths = fn.stack(dmath.floor(top + v) - top + one, dmath.floor(left + v) - left + one)
+    painted = fn.cast(lengths * _double(v > 0), dtype=types.FLOAT)  # corners are included; no side, no pixel
     anchor = fn.cast(fn.stack(top, left), dtype=types.FLOAT)
     return fn.erase(data, anchor=anchor, shape=painted, axes=[0, 1], fill_value=list(map(float, policy.hole_fill)))
 

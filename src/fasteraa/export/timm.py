@@ -21,8 +21,8 @@ from fasteraa.policy.transform import PolicyTransform
 _NAMES = {
     "shear_x": "ShearX",
     "shear_y": "ShearY",
-    "translate_x": "TranslateXRel",
-    "translate_y": "TranslateYRel",
+    "translate_x": "TranslateX",
+    "translate_y": "TranslateY",
     "rotate": "Rotate",
     "solarize": "Solarize",
     "posterize": "PosterizeOriginal",
