@@ -292,7 +292,11 @@ def test_frequencies(target, policy):
         assert within(seen.count(pixels), many, chance), (seen.count(pixels), many * chance)
 
 
+A_PIXEL = Policy(
+    (SubPolicy(((Choice("translate_x", 1.0, 1.0, sign="+"),),)),), spans={"translate_x": Span(0, 1, "px")}
+)
 STRONG = {
+    "counted": (A_PIXEL, {"passes": (0.2, 0.3, 0.0, 0.5)}),  # the image tells how many passes
     "shares": (EVEN, {"passes": (0.2, 0.3, 0.5)}),
     "scales": (MIXED, {"magnitude": 0.6, "probability": 1.3}),
     "all": (MIXED, {"passes": (0.2, 0.3, 0.5), "magnitude": 1.7, "probability": 0.7}),
