@@ -292,9 +292,7 @@ def test_frequencies(target, policy):
         assert within(seen.count(pixels), many, chance), (seen.count(pixels), many * chance)
 
 
-A_PIXEL = Policy(
-    (SubPolicy(((Choice("translate_x", 1.0, 1.0, sign="+"),),)),), spans={"translate_x": Span(0, 1, "px")}
-)
+A_PIXEL = Policy((SubPolicy(((Choice("translate_x", 1.0, 1.0, sign="+"),),)),), spans={"translate_x": Span(0, 1, "px")})
 STRONG = {
     "counted": (A_PIXEL, {"passes": (0.2, 0.3, 0.0, 0.5)}),  # the image tells how many passes
     "shares": (EVEN, {"passes": (0.2, 0.3, 0.5)}),

@@ -9,8 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
 from fasteraa.evaluate.harm import OpHarm, SubPolicyHarm
+from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import Estimate
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.words import describe_sub_policy
@@ -106,6 +108,48 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def read_comparison(path: Path) -> Comparison:
+    """What `publish` wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        recipe = TrainRecipe(**content["recipe"])
+        rows = tuple(_row(row) for row in content["rows"])
+        facts = {name: kind(content[name]) for name, kind in _FACTS.items()}
+        return Comparison(recipe=recipe, rows=rows, **facts)
+    except OSError as error:
+        raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FasterAAError) as error:
+        raise RunError(f"{str(path)!r} is no comparison that fasteraa compare wrote: {error}") from error
+
+
+_FACTS: dict[str, Any] = {
+    "data": str, "train_images": int, "held_out_images": int, "held_out_from": str, "device": str, "missing": int,
+}  # fmt: skip
+
+
+def _row(row: dict[str, Any]) -> Row:
+    searched = row["search_seconds"]
+    return Row(
+        label=str(row["label"]),
+        hashes=tuple(map(str, row["hashes"])),
+        errors={int(seed): float(error) for seed, error in row["errors"].items()},
+        error=_estimate(row["error"]),
+        against={str(name): _estimate(found) for name, found in row["against"].items()},
+        search_seconds=None if searched is None else float(searched),
+        train_seconds=float(row["train_seconds"]),
+    )
+
+
+def _estimate(found: dict[str, Any]) -> Estimate:
+    half, p = found["half"], found["p"]
+    return Estimate(
+        float(found["mean"]),
+        math.inf if half is None else float(half),
+        int(found["n"]),
+        None if p is None else float(p),
+    )
+
+
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 _WIDTH, _LEFT, _RIGHT, _LINE, _TOP = 760, 210, 90, 28, 16
@@ -124,7 +168,7 @@ def to_svg(comparison: Comparison) -> str:
         return round(_LEFT + inside * (_WIDTH - _LEFT - _RIGHT), 1)
 
     marks = []
-    for tick in _ticks(low, high):
+    for tick in ticks(low, high):
         marks.append(f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{height - 34}"/>')
         marks.append(f'<text class="tick" x="{x(tick)}" y="{height - 18}">{tick:g}</text>')
     for number, row in enumerate(rows):
@@ -165,7 +209,7 @@ def _range(rows: Sequence[Row]) -> tuple[float, float]:
     return max(min(values) - 0.15 * spread, 0), max(values) + 0.15 * spread
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     step = 10 ** math.floor(math.log10((high - low) / 4))
     step *= next(m for m in (1, 2, 5, 10) if (high - low) / (m * step) <= 7)
     first = math.ceil(low / step)
@@ -200,5 +244,6 @@ def harm_markdown(
         ]
         for harm in harms:
             words = describe_sub_policy(policy, policy.sub_policies[harm.number])
-            lines.append(f"| {harm.drop.points:+.1f} (±{harm.drop.half:.1f}) | {harm.number + 1}. {words} |")
+            lost = f"{harm.drop.points:+.1f} (±{harm.drop.half:.1f})"
+            lines.append(markdown_row([lost, f"{harm.number + 1}. {words}"]))
     return "\n".join(lines) + "\n"
