@@ -166,6 +166,23 @@ def test_cutout_paints_what_ours_may_paint(target):
         assert within(cut, many, chance), (cut, many * chance)
 
 
+def test_a_hole_in_pixels_loses_none(target):
+    """A 49th of 49 pixels is a little less than one."""
+    policy = single(OPS["cutout"], 1.0, spans={"cutout": Span(0, 1, "px")})
+    image = picture("noise", 49, 49)
+    image[image == HOLE_FILL] += 1
+    if target == NATIVE:
+        with pytest.raises(ExportError, match="for the operation 'cutout': export without --native"):
+            through(target, policy, [image])
+        return
+    sides = []
+    for out in through(target, policy, [image] * 50):
+        rows, columns = np.nonzero((out != image).any(2))
+        sides += [len(set(side)) for side in (rows, columns) if side.max() < 48]
+    assert len(sides) > 50
+    assert set(sides) == {2}  # corners included
+
+
 def test_sample_pairing_mixes_a_partner(target):
     row = OPS["sample_pairing"]
     image, partner = picture("noise", 12, 12), picture("smooth", 12, 12)
@@ -220,6 +237,19 @@ EVEN = Policy(
 
 def outcomes(policy, image):
     """Every result that the policy can have on the image, with its chance: worked out by hand, not drawn."""
+    found, results = {}, {image.tobytes(): 1.0}
+    for share in policy.strength.passes:
+        for pixels, chance in results.items():
+            found[pixels] = found.get(pixels, 0.0) + share * chance
+        after = {}
+        for pixels, chance in results.items():
+            for result, part in after_a_pass(policy, np.frombuffer(pixels, np.uint8).reshape(image.shape)).items():
+                after[result] = after.get(result, 0.0) + chance * part
+        results = after
+    return {pixels: chance for pixels, chance in found.items() if chance > 0}
+
+
+def after_a_pass(policy, image):
     found = {}
     total = sum(sub.weight for sub in policy.sub_policies)
     for sub in policy.sub_policies:
@@ -239,14 +269,16 @@ def outcomes(policy, image):
 
 
 def applied(policy, choice, pixels, like):
-    row = OPS[choice.op]
-    yield pixels, 1 - choice.probability
+    row, strength = OPS[choice.op], policy.strength
+    probability = min(1.0, choice.probability * strength.probability)
+    magnitude = min(1.0, choice.range[0] * strength.magnitude)
+    yield pixels, 1 - probability
     signs = {"random": (1.0, -1.0), "+": (1.0,), "-": (-1.0,), None: (1.0,)}[choice.sign]
     picture_ = Image.fromarray(np.frombuffer(pixels, np.uint8).reshape(like.shape))
     for sign in signs:
         pair = Pair(None, (0.5, 0.5), policy.fill, policy.hole_fill)
-        out = hard_pillow(row, picture_, choice.range[0], sign, pair, policy.spans)
-        yield np.asarray(out).tobytes(), choice.probability / len(signs)
+        out = hard_pillow(row, picture_, magnitude, sign, pair, policy.spans)
+        yield np.asarray(out).tobytes(), probability / len(signs)
 
 
 @pytest.mark.parametrize("policy", [MIXED, EVEN], ids=["mixed", "even"])
@@ -258,6 +290,54 @@ def test_frequencies(target, policy):
     assert set(seen) <= set(expected)
     for pixels, chance in expected.items():
         assert within(seen.count(pixels), many, chance), (seen.count(pixels), many * chance)
+
+
+A_PIXEL = Policy((SubPolicy(((Choice("translate_x", 1.0, 1.0, sign="+"),),)),), spans={"translate_x": Span(0, 1, "px")})
+STRONG = {
+    "counted": (A_PIXEL, {"passes": (0.2, 0.3, 0.0, 0.5)}),  # the image tells how many passes
+    "shares": (EVEN, {"passes": (0.2, 0.3, 0.5)}),
+    "scales": (MIXED, {"magnitude": 0.6, "probability": 1.3}),
+    "all": (MIXED, {"passes": (0.2, 0.3, 0.5), "magnitude": 1.7, "probability": 0.7}),
+    "three": (Policy((SubPolicy(((Choice("flip", 0.5),), (Choice("invert", 0.3),))),)), {"passes": 3}),
+    "none": (EVEN, {"passes": 0}),
+    "never": (EVEN, {"passes": 2, "probability": 0.0}),
+}
+
+
+@pytest.mark.parametrize("case", STRONG)
+def test_strengths(target, case):
+    """How many passes, and the two scales: every result comes as often as worked out by hand."""
+    policy, strength = STRONG[case]
+    policy = policy.with_strength(**strength)
+    image, many = picture("noise", 6, 5), 1500
+    expected = outcomes(policy, image)
+    assert sum(expected.values()) == pytest.approx(1)
+    seen = [out.tobytes() for out in through(target, policy, [image] * many)]
+    assert set(seen) <= set(expected)
+    for pixels, chance in expected.items():
+        assert within(seen.count(pixels), many, chance), (seen.count(pixels), many * chance)
+
+
+def test_strengths_are_said_and_written(tmp_path):
+    policy = EVEN.with_strength((0.2, 0.3, 0.5), probability=0.5)
+    assert report(policy, "python")[-1] == (
+        "strength: of the images pass 20% through 0, 30% through 1, 50% through 2 sub-policies; probabilities x0.50"
+    )
+    assert report(EVEN.with_strength(0), "dali") == ["strength: of the images pass 100% through 0 sub-policies"]
+    for name in ("torchvision", "timm", "kornia", "dali", "keras"):
+        package = TARGETS[name]
+        if package is None or not fasteraa.export._missing(package):
+            assert exported_file(policy, name)["POLICY"] == policy
+
+
+def test_no_pool_is_asked_for_what_never_happens():
+    image = picture("noise", 6, 5)
+    for strength in ({"passes": 0}, {"probability": 0.0}):
+        policy = single(OPS["sample_pairing"], 0.5).with_strength(**strength)
+        for name in ("torchvision", "python", "dali", NATIVE):
+            package = runs.PACKAGES[name]
+            if package is None or not fasteraa.export._missing(package):
+                assert (through(name, policy, [image])[0] == image).all()
 
 
 def ranged(name, magnitude=(0.0, 1.0), sign=None, spans=None):

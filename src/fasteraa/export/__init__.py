@@ -12,6 +12,7 @@ from typing import Any
 from fasteraa.errors import ExportError, choices_hint
 from fasteraa.export.fidelity import check, lines
 from fasteraa.policy.artifact import Policy
+from fasteraa.policy.words import strength_words
 
 _log = logging.getLogger(__name__)
 # target -> the package it needs; the extra that brings it has the target's name
@@ -40,7 +41,7 @@ def render(policy: Policy, target: str, **options: Any) -> Any:
 def report(policy: Policy, target: str, **options: Any) -> list[str]:
     """How faithful the export is, a line for each operation of the policy; refuses what the target cannot do."""
     _known(target)
-    said = lines(policy, _label(target, options))
+    said = [*lines(policy, _label(target, options)), *strength_words(policy)]
     return [*said, SEEDS] if options.get("native") else said
 
 

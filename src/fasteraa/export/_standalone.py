@@ -16,7 +16,7 @@ POLICY: dict = {}
 
 
 class Augment:
-    """Draws a sub-policy for every image and applies it."""
+    """Draws for every image how many sub-policies it passes through, and each of them, and applies them."""
 
     def __init__(self, pool=None, generator=random):
         self.pool = pool
@@ -31,8 +31,9 @@ class Augment:
 
     def draw(self):
         """What happens to one image: (operation, magnitude, sign, place of the hole, place of the partner)."""
+        passes = self._pick(POLICY["passes"])[1]
+        stages = [stage for _ in range(passes) for stage in self._pick(POLICY["sub_policies"])[1]]
         deeds = []
-        stages = self._pick(POLICY["sub_policies"])[1]
         for stage in stages:
             _, op, probability, low, high, positive = self._pick(stage)
             if self.random() < probability:
@@ -78,11 +79,9 @@ def physical(op, magnitude, sign, image):
         return magnitude
     at_zero, at_one, unit = POLICY["spans"][op]
     value = at_zero + sign * magnitude * (at_one - at_zero)
-    if unit in ("width", "height"):  # shares of a side
-        value = value * getattr(image, unit)
-    elif unit == "whole px":  # whole pixels stay whole, whatever an ulp says
-        value = (value * 2**20 + 0.5) // 1 / 2**20
-    return value
+    if unit == "pixels":  # whole pixels stay whole
+        return (value * 2**20 + 0.5) // 1 / 2**20
+    return value * getattr(image, unit) if unit else value  # a share of a side, in pixels
 
 
 def fill_for(image, colour):

@@ -25,6 +25,7 @@ import torch
 from PIL import Image
 
 from fasteraa.errors import ExportError, ImageError
+from fasteraa.export.fidelity import live
 from fasteraa.ops import find
 from fasteraa.policy.apply import apply_mask, apply_points
 from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
@@ -138,19 +139,38 @@ _JITTER = {"contrast": "contrast", "color": "saturation", "brightness": "brightn
 
 
 def tree(policy: Policy) -> Any:
-    """OneOf of sub-policies; each a Sequential of stages; each stage a OneOf of transforms (or nothing)."""
+    """OneOf of sub-policies; each a Sequential of stages; each stage a OneOf of transforms (or nothing).
+
+    Where the number of passes is drawn, so many of them one after the other.
+    """
+    policy = live(policy)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        subs = [_sub_policy(policy, sub) for sub in policy.sub_policies if sub.weight > 0]
-        total = sum(sub.weight for sub in policy.sub_policies)
-        shares = [sub.weight / total for sub in policy.sub_policies if sub.weight > 0]
-        made = A.OneOf([A.Sequential(sub, p=share) for sub, share in zip(subs, shares, strict=True)], p=1.0)
+        made = _pass(policy) if policy.strength.plain else _passes(policy)
         again = A.to_dict(A.from_dict(json.loads(json.dumps(A.to_dict(made)))))
     if said:
         raise ExportError(f"albumentations {A.__version__} would load the tree with a warning: {said[0].message}")
     if json.dumps(again) != json.dumps(A.to_dict(made)):
         raise ExportError(f"albumentations {A.__version__} does not load the tree as it was saved")
     return made
+
+
+def _pass(policy: Policy) -> Any:
+    total = sum(sub.weight for sub in policy.sub_policies)
+    subs = [A.Sequential(_sub_policy(policy, sub), p=sub.weight / total) for sub in policy.sub_policies]
+    return A.OneOf(subs, p=1.0)
+
+
+def _passes(policy: Policy) -> Any:
+    """A pass and, within it, the rest: each p is the chance of one more, given those before, so it takes no more trees
+    than the largest number of passes.
+    """
+    shares = policy.strength.passes
+    inner: list[Any] = []
+    for number in range(policy.strength.most, 0, -1):
+        one_more = min(1.0, sum(shares[number:]) / sum(shares[number - 1 :]))
+        inner = [A.Sequential([_pass(policy), *inner], p=one_more)]
+    return inner[0]
 
 
 def _sub_policy(policy: Policy, sub: SubPolicy) -> list[Any]:

@@ -19,6 +19,7 @@ from nvidia.dali.auto_aug.core import Policy as DaliPolicy
 from nvidia.dali.auto_aug.core import augmentation, select
 
 from fasteraa.export.embed import embed
+from fasteraa.export.fidelity import live
 from fasteraa.images import LUMA
 from fasteraa.ops import find
 from fasteraa.ops.declare import SIDES
@@ -30,15 +31,19 @@ Function = Callable[[Policy, Node, Node], Node]  # (policy, data, value in the o
 
 
 def render(policy: Policy) -> Any:
-    """DALI draws sub-policies evenly and gates each stage; unequal weights are drawn inside one augmentation.
+    """DALI draws one sub-policy, evenly, and gates each stage; unequal weights and any other number of passes are drawn
+    inside one augmentation.
 
     A pipeline's size grows with the number of augmentations, so all stages share one: its magnitude bin is the row of a
     table that says which operations the stage chooses from, and how strong they are.
     """
-    subs = [sub for sub in policy.sub_policies if sub.weight > 0]
-    plan = _Plan(policy, subs)
+    acting = live(policy)
+    subs = acting.sub_policies
+    plan = _Plan(acting, subs)
     if plan.rows == 0:
         entries: list[Any] = [[(_augmentation("identity", lambda data, row: data, 1), 1.0, 0)]]
+    elif not acting.strength.plain:
+        entries = [[(_augmentation("passes", plan.passes, plan.rows), 1.0, 0)]]
     elif len({sub.weight for sub in subs}) == 1:
         stage = _augmentation("stage", plan.stage, plan.rows)
         nothing = (_augmentation("identity", lambda data, row: data, plan.rows), 1.0, 0)
@@ -79,6 +84,15 @@ class _Plan:
         self.rows = len(self._table)
         self._ops = list(dict.fromkeys(choice.op for options in self._table for choice in options))
         self._most = max((len(options) for options in self._table), default=1)
+
+    def passes(self, data: Node, row: Node) -> Node:
+        """As many sub-policies, each drawn anew, as are drawn first."""
+        shares = self._policy.strength.passes
+        number = fn.random.choice(len(shares), p=list(shares))
+        for k in range(len(shares) - 1):
+            if number > k:
+                data = self.whole(data, row)
+        return data
 
     def whole(self, data: Node, _: Node) -> Node:
         """A sub-policy by weight, and its stages."""
@@ -127,13 +141,16 @@ class _Plan:
         return span.value(low), span.value(high), span.value(low, turn), span.value(high, turn)
 
     def _function(self, op: str) -> Callable[[Node, Node], Node]:
-        function, span = _FUNCTIONS[op], self._policy.span(op)
-        side = None
-        if span is not None and span.unit in SIDES:
-            side = 1 if span.unit == "width" else 0
+        """The operation, given its value in its own unit; sides are in pixels."""
+        function, span, discrete = _FUNCTIONS[op], self._policy.span(op), find(op).discrete
+        unit = span.unit if span is not None else ""
 
         def apply(data: Node, value: Node) -> Node:
-            return function(self._policy, data, value if side is None else value * _side(data, side))
+            if unit in SIDES:
+                value = value * _side(data, 1 if unit == "width" else 0)
+            elif unit == "px" and discrete:  # whole pixels stay whole
+                value = _whole(value * _number(2**20)) / _number(2**20)
+            return function(self._policy, data, value)
 
         return apply
 

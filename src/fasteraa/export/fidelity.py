@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fasteraa.errors import ExportError, choices_hint
 from fasteraa.ops import OPS
-from fasteraa.policy.artifact import Policy
+from fasteraa.policy.artifact import Policy, Strength, SubPolicy
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,19 @@ def fidelity_of(op: str, target: str) -> Fidelity:
     return coverage.ops.get(op, coverage.others)
 
 
+def live(policy: Policy) -> Policy:
+    """What can happen, for a target that knows nothing of our strengths: the scales are worked into the choices, only
+    the passes remain; sub-policies that are never drawn are left out, all of them where no image passes through any.
+    """
+    if not policy.strength.most:
+        return replace(policy, sub_policies=(SubPolicy(()),), strength=Strength())
+    scaled = policy.scaled()
+    return replace(scaled, sub_policies=tuple(sub for sub in scaled.sub_policies if sub.weight > 0))
+
+
 def check(policy: Policy, target: str) -> dict[str, Fidelity]:
     """The fidelity of each operation of the policy; raises if there is one that the target cannot do."""
-    live = replace(policy, sub_policies=tuple(sub for sub in policy.sub_policies if sub.weight > 0))
-    found = {op: fidelity_of(op, target) for op in live.ops}
+    found = {op: fidelity_of(op, target) for op in live(policy).ops}
     for op, fidelity in found.items():
         if fidelity.kind == "unsupported":
             raise ExportError(f"{target} cannot do the operation {op!r}: {fidelity.note}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fasteraa._version import __version__
 from fasteraa.export.embed import title
-from fasteraa.export.fidelity import lines
+from fasteraa.export.fidelity import lines, live
 from fasteraa.ops import find
 from fasteraa.ops.declare import SIDES
 from fasteraa.policy.artifact import Choice, Policy
@@ -19,7 +19,7 @@ from fasteraa.policy.draw import POSITIVE
 def render(policy: Policy) -> str:
     source = files("fasteraa.export").joinpath("_standalone.py").read_text(encoding="utf-8")
     head = "\n".join([f"{title(policy)}, written by fasteraa {__version__}.", "", *lines(policy, "python")])
-    literal = pformat(_content(policy), width=118, sort_dicts=False)
+    literal = pformat(_content(live(policy)), width=118, sort_dicts=False)
     return source.replace("TITLE", head, 1).replace("POLICY: dict = {}", f"POLICY = {literal}", 1)
 
 
@@ -28,14 +28,16 @@ def text(policy: Policy, path: Path) -> str:
 
 
 def _content(policy: Policy) -> dict[str, Any]:
-    """Only what can happen: (weight, stages), where a stage holds (weight, op, probability, low, high, positive)."""
+    """Only what can happen: (share, number of passes), and (weight, stages) of each sub-policy, where a stage holds
+    (weight, op, probability, low, high, positive).
+    """
     subs = [
         (sub.weight, [[_option(choice) for choice in stage if choice.weight > 0] for stage in sub.stages])
         for sub in policy.sub_policies
-        if sub.weight > 0
     ]
+    passes = [(share, number) for number, share in enumerate(policy.strength.passes) if share > 0]
     spans = {op: _span(policy, op) for op in policy.ops if find(op).span is not None}
-    return {"fill": policy.fill, "hole_fill": policy.hole_fill, "spans": spans, "sub_policies": subs}
+    return {"fill": policy.fill, "hole_fill": policy.hole_fill, "spans": spans, "passes": passes, "sub_policies": subs}
 
 
 def _option(choice: Choice) -> tuple[Any, ...]:
@@ -43,9 +45,8 @@ def _option(choice: Choice) -> tuple[Any, ...]:
 
 
 def _span(policy: Policy, op: str) -> tuple[float, float, str]:
-    """The ends, and the unit as far as the file needs it: a side that is a share of the image, or whole pixels."""
+    """The ends, and what remains to be done with a value: times a side of the image, or to a fine grid of pixels."""
     span, row = policy.span(op), find(op)
     assert span is not None
-    if span.unit in SIDES:
-        return span.at_zero, span.at_one, span.unit
-    return span.at_zero, span.at_one, "whole px" if span.unit == "px" and row.discrete else ""
+    counted = "pixels" if span.unit == "px" and row.discrete else ""
+    return span.at_zero, span.at_one, span.unit if span.unit in SIDES else counted

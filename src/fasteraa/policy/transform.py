@@ -60,7 +60,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         self.policy = policy
         self.pool = pool
         self._plan = plan_of(policy)
-        self._pairs = "sample_pairing" in policy.ops
+        self._pairs = self._plan.most > 0 and "sample_pairing" in policy.scaled().ops
         self._stacked: Tensor | None = None
 
     def extra_repr(self) -> str:

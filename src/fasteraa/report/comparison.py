@@ -9,8 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
 from fasteraa.evaluate.harm import OpHarm, SubPolicyHarm
+from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import Estimate
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.words import describe_sub_policy
@@ -104,6 +106,48 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_comparison(path: Path) -> Comparison:
+    """What `publish` wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        recipe = TrainRecipe(**content["recipe"])
+        rows = tuple(_row(row) for row in content["rows"])
+        facts = {name: kind(content[name]) for name, kind in _FACTS.items()}
+        return Comparison(recipe=recipe, rows=rows, **facts)
+    except OSError as error:
+        raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FasterAAError) as error:
+        raise RunError(f"{str(path)!r} is no comparison that fasteraa compare wrote: {error}") from error
+
+
+_FACTS: dict[str, Any] = {
+    "data": str, "train_images": int, "held_out_images": int, "held_out_from": str, "device": str, "missing": int,
+}  # fmt: skip
+
+
+def _row(row: dict[str, Any]) -> Row:
+    searched = row["search_seconds"]
+    return Row(
+        label=str(row["label"]),
+        hashes=tuple(map(str, row["hashes"])),
+        errors={int(seed): float(error) for seed, error in row["errors"].items()},
+        error=_estimate(row["error"]),
+        against={str(name): _estimate(found) for name, found in row["against"].items()},
+        search_seconds=None if searched is None else float(searched),
+        train_seconds=float(row["train_seconds"]),
+    )
+
+
+def _estimate(found: dict[str, Any]) -> Estimate:
+    half, p = found["half"], found["p"]
+    return Estimate(
+        float(found["mean"]),
+        math.inf if half is None else float(half),
+        int(found["n"]),
+        None if p is None else float(p),
+    )
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------
@@ -200,5 +244,6 @@ def harm_markdown(
         ]
         for harm in harms:
             words = describe_sub_policy(policy, policy.sub_policies[harm.number])
-            lines.append(f"| {harm.drop.points:+.1f} (±{harm.drop.half:.1f}) | {harm.number + 1}. {words} |")
+            lost = f"{harm.drop.points:+.1f} (±{harm.drop.half:.1f})"
+            lines.append(markdown_row([lost, f"{harm.number + 1}. {words}"]))
     return "\n".join(lines) + "\n"

@@ -28,7 +28,7 @@ def draw_sheet(policy: Policy, images: Tensor, columns: int = 6, most_rows: int 
     originals = images[:columns]
     tile = max(_TILE, *originals.shape[2:]) if max(originals.shape[2:]) <= 128 else 128
     generator = torch.Generator().manual_seed(seed)
-    rows = [(None, originals)] + [(sub, _augmented(policy, sub, images, columns, generator)) for sub in subs]
+    rows = [(None, originals)] + [(sub, augmented(policy, sub, images, columns, generator)) for sub in subs]
     width = 2 * _MARGIN + columns * (tile + _GAP) + _TEXT_WIDTH
     sheet = Image.new("RGB", (width, 2 * _MARGIN + _LINE + len(rows) * (tile + _GAP)), _PAPER)
     pen = ImageDraw.Draw(sheet)
@@ -43,7 +43,7 @@ def draw_sheet(policy: Policy, images: Tensor, columns: int = 6, most_rows: int 
     return sheet
 
 
-def _augmented(policy: Policy, sub: SubPolicy, images: Tensor, columns: int, generator: torch.Generator) -> Tensor:
+def augmented(policy: Policy, sub: SubPolicy, images: Tensor, columns: int, generator: torch.Generator) -> Tensor:
     """The shown images through one sub-policy; partners come from all of them."""
     return replace(policy, sub_policies=(replace(sub, weight=1.0),))(images, generator)[:columns]
 

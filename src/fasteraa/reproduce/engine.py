@@ -167,7 +167,8 @@ class _Made:
         except Stopped as error:
             raise Stopped(
                 f"stopped in a search; everything is kept in {str(self.setting.out)!r}: give the same command again to "
-                "go on"
+                "go on",
+                error.signal,
             ) from error
         seconds = result.policy.provenance["seconds"]
         how = "found" if result.finished else "time is up, not finished"

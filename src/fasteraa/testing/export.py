@@ -68,12 +68,11 @@ def _albumentations(policy: Policy, images: list[Array], pool: list[Array] | Non
 
 
 def seed_apart(transform: Any, seeds: Iterator[int]) -> None:
-    """A seed for every part. A.Compose(seed=...) gives all nested OneOf the same one, so that their draws agree."""
-    seed = next(seeds)
-    if not hasattr(transform, "transforms"):
-        return
-    transform.set_random_seed(seed)
-    for part in transform.transforms:
+    """A seed for every part. A.Compose(seed=...) gives all of them the same one, so that their draws agree."""
+    if not hasattr(transform, "set_random_seed"):
+        return  # ColorJitter's parts are functions
+    transform.set_random_seed(next(seeds))
+    for part in getattr(transform, "transforms", ()):
         seed_apart(part, seeds)
 
 

@@ -1,0 +1,572 @@
+"""The report as a parser and a browser see it, and the server that follows a run."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.request
+from html.parser import HTMLParser
+from http.client import HTTPConnection
+from itertools import pairwise
+
+import pytest
+import torch
+
+from fasteraa import Choice, Policy, SearchConfig, SubPolicy, search
+from fasteraa.errors import FasterAAError, RunError
+from fasteraa.evaluate.compare import Comparison, Row
+from fasteraa.evaluate.harm import Drop, OpHarm, SubPolicyHarm
+from fasteraa.evaluate.recipe import TrainRecipe
+from fasteraa.evaluate.statistics import estimate, paired
+from fasteraa.report.comparison import harm_markdown, publish, read_comparison, to_markdown
+from fasteraa.report.page import Options, blocks, duration, make_page, write_report
+from fasteraa.report.preview import draw_sheet
+from fasteraa.report.serve import make_server
+from fasteraa.report.story import read_story, status
+from fasteraa.report.summary import mass
+
+SECTIONS = ["found", "curves", "heat", "operations", "gallery", "calibration", "comparison", "harm", "repeat", "use"]
+HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> & {{ 7*7 }}"
+VOID = {"meta", "link", "img", "br", "input"}
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and text; nesting must be right."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.open, self.texts = [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def text(self):
+        return " ".join(" ".join(text for tag, text in self.texts if tag not in ("script", "style")).split())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished search of two epochs on the embedded sample, calibrated by hand."""
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    settings = SearchConfig(epochs=2, subset=32, batch_size=16, size=8, sub_policies=3, backbone="small")
+    result = search(None, settings, out=folder)
+    table = [
+        {"candidate": "found, 2 passes", "hash": "sha256:0", "errors": [41.0, 43.0], "training_loss": 1.25},
+        {"candidate": "none", "hash": "sha256:1", "errors": [50.0], "training_loss": 1.0},
+    ]
+    told = {"chosen": "found, 2 passes", "sentence": "Chosen: found, 2 passes.", "folds": 5, "table": table}
+    provenance = {**result.policy.provenance, "calibration": told}
+    result.policy.save(folder / "found.json")
+    chosen = Policy(result.policy.sub_policies, result.policy.name, provenance=provenance).with_strength(2)
+    chosen.save(folder / "policy.json")
+    (folder / "summary.txt").write_text("done\n")
+    draw_sheet(chosen, result.data.images[:8]).save(folder / "preview.png")
+    return folder
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared")
+    publish(comparison("mine | <b>bold</b>"), folder)
+    policy = Policy((SubPolicy(((Choice("invert"), Choice("flip")),)), SubPolicy(())))
+    ops = [OpHarm("invert", {1.0: Drop(20.0, 3.0)}), OpHarm("rotate", {0.5: Drop(1.0, 0.5), 1.0: Drop(2.0, 0.5)})]
+    subs = [(policy, [SubPolicyHarm(0, Drop(9.0, 1.0)), SubPolicyHarm(1, Drop(0.0, 0.0))])]
+    (folder / "per_op.md").write_text(harm_markdown(80.0, ops, subs))
+    return folder
+
+
+def comparison(label):
+    rows = []
+    plain = {0: 10.0, 1: 12.0}
+    for name, errors in (("none", plain), (label, {0: 8.0, 1: 9.0})):
+        against = {} if name == "none" else {"none": paired(list(errors.values()), list(plain.values()))}
+        rows.append(Row(name, ("sha256:0",), errors, estimate(list(errors.values())), against, None, 3.0))
+    return Comparison("sample", 400, 100, "test images", TrainRecipe(epochs=2), "a CPU", tuple(rows), 0)
+
+
+def page_of(folder, **options):
+    return Page(make_page(folder, Options(**options)))
+
+
+# --- structure ------------------------------------------------------------------------------------------------------
+
+
+def test_structure(run, compared):
+    html = make_page(run, Options(compared))
+    page = Page(html)
+    assert [attributes["id"] for attributes in page.all("section")] == SECTIONS
+    links = [attributes["href"] for attributes in page.all("a")]
+    assert links == ["#main", *(f"#{name}" for name in SECTIONS)]
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    named = {attributes[key] for _, attributes in page.tags for key in ("aria-labelledby",) if key in attributes}
+    assert named <= set(ids)
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert page.tags[0] == ("html", {"lang": "en"})
+    for tag in ("header", "nav", "main", "footer"):
+        assert len(page.all(tag)) == 1, tag
+    assert all(image.get("alt") for image in page.all("img"))
+    assert len(html) < 600_000
+
+
+def test_nothing_from_outside(run, compared):
+    html = make_page(run, Options(compared))
+    for tag, attributes in Page(html).tags:
+        for key in ("src", "href", "srcset", "action", "data", "poster"):
+            if key in attributes:
+                assert re.match(r"data:|#", attributes[key]), (tag, key)
+    assert "http://" not in html.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in html
+    assert "@import" not in html
+    assert "url(" not in html
+
+
+def test_what_it_tells(run, compared):
+    text = page_of(run, comparison=compared).text()
+    for words in (
+        "sample: 32 images of 10 classes at 8 x 8 pixels", "2 of 2 epochs", "The search is finished.",
+        "Strength: of the images pass 100% through 2 sub-policies.", "Chosen: found, 2 passes.",
+        "found, 2 passes (chosen) 42.0 2 1.25", "none 50.0 1 1.00", "mine | <b>bold</b> 8.50",
+        "Lowest error: mine | <b>bold</b>", "invert +20.0 (±3.0)", "[50% invert(100%) | 50% flip(100%)]",
+        "fasteraa search --config config.toml --out runs/again", "learning_rate = 0.001", "policy.to_timm(transform",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_heat_map_by_hand(run, tmp_path):
+    stage = (Choice("invert", 0.5, weight=3.0), Choice("rotate", 1.0, (0.2, 0.6), 1.0))
+    Policy((SubPolicy((stage, (Choice("flip", 0.25),))), SubPolicy(((Choice("rotate", 0.5, 0.1),),)))).save(
+        tmp_path / "policy.json"
+    )
+    Policy((SubPolicy(((Choice("flip"),),)),)).save(tmp_path / "start.json")
+    page = page_of(tmp_path)
+    data = json.loads(next(text for tag, text in page.texts if tag == "script" and text.startswith("{")))
+    assert data["columns"] == [[1, 1], [1, 2], [2, 1]]
+    assert data["ops"] == ["rotate", "flip", "invert"]
+    assert data["values"]["after"] == {
+        "chosen": [0.25, None, 1.0, None, 1.0, None, 0.75, None, None],
+        "probability": [1.0, None, 0.5, None, 0.25, None, 0.5, None, None],
+        "magnitude": [0.4, None, 0.1, None, None, None, None, None, None],
+        "applied": [0.25, None, 0.5, None, 0.25, None, 0.375, None, None],
+    }
+    assert data["values"]["before"]["chosen"] == [None, None, None, 1.0, None, None, None, None, None]
+    assert data["words"]["after"][0] == "chosen 25%, rotate(100%, ±6.0° to ±18.0°)"
+    shown = [text for tag, text in page.texts if tag == "td"][:4]
+    assert shown == ["25", "100", "100", "75"]
+
+
+def test_trajectories_end_where_the_policies_stand(run):
+    story = read_story(run)
+    assert all(len(path) == 3 for path in story.masses.values())
+    for number, policy in ((0, story.start), (-1, story.found)):
+        for op, value in mass(policy).items():
+            assert story.masses[op][number] == pytest.approx(value, abs=2e-3)
+
+
+# --- strangers ------------------------------------------------------------------------------------------------------
+
+
+def test_hostile_names_are_escaped(copy, compared, tmp_path):
+    found = Policy.load(copy / "policy.json")
+    data = {**found.provenance["data"], "name": HOSTILE}
+    calibration = {"chosen": HOSTILE, "sentence": HOSTILE, "table": [{"candidate": HOSTILE, "errors": [1]}, 7, {}]}
+    provenance = {"data": data, "device": HOSTILE, "versions": {HOSTILE: HOSTILE}, "calibration": calibration}
+    Policy(found.sub_policies, HOSTILE, provenance=provenance).save(copy / "policy.json")
+    other = tmp_path / "other"
+    other.mkdir()
+    publish(comparison(HOSTILE), other)
+    (other / "per_op.md").write_text(f"{HOSTILE}\n\n| {HOSTILE} | b |\n|---|---|\n| {HOSTILE} | {HOSTILE} |\n")
+    (copy / "config.toml").write_text((copy / "config.toml").read_text() + f"# {HOSTILE}\n")
+    html = make_page(copy, Options(other))
+    page = Page(html)
+    assert "alert(1)" in page.text()
+    assert "{{ 7*7 }}" in page.text()
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+    assert len(page.all("script")) == 2
+    assert all(src["src"].startswith("data:image/") for src in page.all("img"))
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [
+        {"data": "x", "calibration": [1]},
+        {"data": {"name": 5, "size": ["a", None]}, "calibration": {"table": "x"}},
+        {"seconds": "long", "versions": 3, "peak_memory_mib": "much", "epochs": "all", "finished": "no"},
+        {"data": {"name": "cifar10", "size": [-1, 0]}, "calibration": {"table": [{"errors": ["a"]}, {"errors": []}]}},
+    ],
+)
+def test_provenance_of_any_shape(tmp_path, provenance):
+    Policy((SubPolicy(((Choice("flip"),),)),), provenance=provenance).save(tmp_path / "policy.json")
+    assert "The search is finished." in page_of(tmp_path).text()
+
+
+# --- missing and damaged --------------------------------------------------------------------------------------------
+
+
+def test_missing_pieces(copy):
+    assert "No comparison was given" in page_of(copy).text()
+    for name, words in (
+        ("metrics.jsonl", "No epoch is done yet"),
+        ("checkpoint.pt", "How often an image meets the operation"),
+        ("found.json", "2 sub-policies"),
+        ("preview.png", "Sub-policy 1"),
+        ("start.json", "holds neither the start of the search nor its checkpoint"),
+        ("config.toml", "The search is finished."),
+    ):
+        (copy / name).unlink()
+        page = page_of(copy)
+        assert words in page.text(), name
+        assert [attributes["id"] for attributes in page.all("section")] == SECTIONS
+
+
+def test_pictures_without_the_data(copy):
+    found = Policy.load(copy / "policy.json")
+    data = {**found.provenance["data"], "name": "my photographs"}
+    Policy(found.sub_policies, provenance={**found.provenance, "data": data}).save(copy / "policy.json")
+    sheet = page_of(copy).all("img")
+    assert [image.get("class") for image in sheet] == ["sheet"]
+    assert sheet[0]["src"].startswith("data:image/png;base64,")
+    assert len(page_of(copy, source="sample").all("img")) == 2 + 3
+    (copy / "preview.png").unlink()
+    assert "There are no pictures" in page_of(copy).text()
+    with pytest.raises(FasterAAError, match="no such file or folder"):
+        page_of(copy, source="no/where")
+
+
+def test_unfinished_runs(copy):
+    (copy / "policy.json").unlink()
+    (copy / "found.json").unlink()
+    (copy / "summary.txt").unlink()
+    text = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(text.replace("epochs = 2", "epochs = 5"))
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "dist')  # being written
+    page = page_of(copy)
+    assert "under way, or was stopped: 2 of 5 epochs." in page.text()
+    assert page.all("progress")[0]["value"] == "2"
+    assert page.all("table")[1].get("id") == "heat-map"  # from the checkpoint
+    assert status(copy) | {"version": ""} == {"state": "searching", "epochs": 2, "planned": 5, "version": ""}
+    (copy / "checkpoint.pt").unlink()
+    assert "the search has not finished an epoch" in page_of(copy).text()
+
+
+def test_states(copy):
+    def state():
+        return status(copy)["state"]
+
+    assert state() == "finished"
+    before = status(copy)["version"]
+    (copy / "summary.txt").unlink()
+    assert status(copy)["version"] != before
+    (copy / "calibration").mkdir()
+    assert state() == "calibrating"
+    (copy / "summary.txt").write_text("x")
+    found = Policy.load(copy / "found.json")
+    Policy(found.sub_policies, provenance={**found.provenance, "finished": False}).save(copy / "policy.json")
+    assert state() == "ended early"
+    Policy(found.sub_policies, provenance={**found.provenance, "epochs": 1}).save(copy / "policy.json")
+    assert state() == "searching"  # resumed
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("policy.json", b"{", "not a complete JSON document"),
+        ("start.json", b"[]", "a policy must be an object"),
+        ("config.toml", b"[search", "is not valid TOML"),
+        ("config.toml", b"epochs = 'x'", "epochs must be a whole number"),
+        ("metrics.jsonl", b"nothing\n{}\n", "line 1 of .* is no epoch"),
+        ("checkpoint.pt", b"PK", "could not be read: is it damaged"),
+        ("comparison.json", b'{"rows": 3}', "is no comparison"),
+    ],
+)
+def test_damaged_folders_are_one_line(copy, name, content, message):
+    (copy / name).write_bytes(content)
+    with pytest.raises(FasterAAError, match=message) as caught:
+        make_page(copy, Options())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_of_other_settings(copy):
+    torch.save({"trajectory": torch.zeros(2, 3, 1, 1, 1)}, copy / "checkpoint.pt")
+    with pytest.raises(RunError, match="does not fit the settings"):
+        make_page(copy, Options())
+
+
+def test_no_run(tmp_path):
+    with pytest.raises(RunError, match="needs the folder of a run"):
+        make_page(tmp_path / "no", Options())
+    with pytest.raises(RunError, match=r"neither config\.toml nor policy\.json"):
+        make_page(tmp_path, Options())
+    Policy.named("uniform").save(tmp_path / "policy.json")
+    with pytest.raises(RunError, match=r"holds no comparison\.json"):
+        make_page(tmp_path, Options(comparison=tmp_path))
+
+
+# --- small parts ----------------------------------------------------------------------------------------------------
+
+
+def test_comparisons_come_back(compared):
+    found = read_comparison(compared / "comparison.json")
+    assert to_markdown(found) == (compared / "comparison.md").read_text()
+
+
+def test_tables_in_markdown():
+    found = list(blocks("One\nline.\n\n| a | b |\n|---|---|\n| 1 \\| 2 | 3 |\n| 4 | 5 | 6 |\n"))
+    assert found == [{"text": "One line."}, {"head": ["a", "b"], "rows": [["1 | 2", "3"], ["4", "5 | 6"]]}]
+
+
+def test_durations():
+    assert [duration(s) for s in (3, 59.94, 125, 7325, None, "x", -1, float("nan"), True)] == [
+        "3.0 s", "59.9 s", "2 min 5 s", "2 h 2 min", None, None, None, None, None,
+    ]  # fmt: skip
+
+
+def command(*arguments, cwd):
+    line = [sys.executable, "-m", "fasteraa", "report", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_command_line(copy, tmp_path):
+    done = command(copy, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{copy / 'report.html'}\n"), done.stderr
+    assert Page((copy / "report.html").read_text()).all("main")
+    (copy / "policy.json").write_text("{")
+    done = command(copy, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    done = command(copy, "--serve", "--out", "x.html", cwd=tmp_path)
+    assert done.stderr == "fasteraa: --serve writes no file: leave out --out, or --serve\n"
+
+
+# --- the server -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(copy):
+    found = make_server(copy, 0)
+    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield found, copy
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+def get(server, path, method="GET", **headers):
+    connection = HTTPConnection(*server.server_address)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body
+
+
+def test_serving(server):
+    site, folder = server
+    assert site.server_address[0] == "127.0.0.1"
+    code, html = get(site, "/")
+    assert code == 200
+    assert "data-live" in dict(Page(html).tags)["body"]
+    code, text = get(site, "/status.json")
+    assert json.loads(text)["state"] == "finished"
+    assert get(site, "/", "HEAD") == (200, "")
+    assert get(site, "/?again")[0] == 200
+    (folder / "summary.txt").write_text("longer than before\n")
+    assert json.loads(get(site, "/status.json")[1])["version"] != json.loads(text)["version"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/policy.json", "/../policy.json", "//etc/passwd", "/%2e%2e/policy.json", "/status.json/..", "*"]
+)
+def test_nothing_else_is_served(server, path):
+    code, text = get(server[0], path)
+    assert code == 404
+    assert text == "there is a page at / and a status at /status.json\n"
+
+
+def test_only_for_this_machine(server):
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example"):
+        assert get(server[0], "/", Host=host)[0] == 403
+    assert get(server[0], "/", Host="localhost:1")[0] == 200
+    assert get(server[0], "/", "POST")[0] == 501
+
+
+def test_a_damaged_folder_is_told_and_gets_well_again(server):
+    site, folder = server
+    whole = (folder / "policy.json").read_text()
+    (folder / "policy.json").write_text("{<b>")
+    code, html = get(site, "/")
+    assert code == 500
+    assert "not a complete JSON document" in html
+    assert get(site, "/status.json")[0] == 500
+    (folder / "policy.json").write_text(whole)
+    assert get(site, "/")[0] == 200
+
+
+def test_a_taken_port(server):
+    port = server[0].server_address[1]
+    with pytest.raises(RunError, match=rf"port {port} of 127\.0\.0\.1 cannot be served .* --port"):
+        make_server(server[1], port)
+
+
+def test_serving_from_the_command_line(copy):
+    line = [sys.executable, "-m", "fasteraa", "report", str(copy), "--serve", "--port", "0"]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    address = process.stdout.readline().split()[0]
+    with urllib.request.urlopen(address + "status.json") as answer:
+        assert json.load(answer)["epochs"] == 2
+    process.terminate()
+    _, said = process.communicate()
+    assert process.returncode == 128 + 15
+    assert said == "fasteraa: stopped by SIGTERM before it was done\n"
+
+
+# --- a browser ------------------------------------------------------------------------------------------------------
+
+CELLS = "[...document.querySelectorAll('#heat-map td')].map((cell) => cell.textContent)"
+PAINT = "getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture(scope="module")
+def address(run, compared, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(run, path, Options(compared))
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_it_loads_and_fits(browser, address, width, dark):
+    browser.open(address, width, dark)
+    assert browser.complaints() == []
+    assert browser.asked_for() == [address]
+    browser.ask("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert browser.ask("document.documentElement.scrollWidth") == width
+    assert browser.ask("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
+    assert browser.ask(f"{PAINT} === 'rgb(21, 23, 26)'") is dark
+    assert len(browser.picture()) > 20_000
+    shown = os.environ.get("FASTERAA_SCREENSHOTS")  # for people to look at
+    if shown:
+        with open(f"{shown}/{width}-{'dark' if dark else 'light'}.png", "wb") as file:
+            file.write(browser.picture())
+
+
+def test_the_heat_map_can_be_switched(browser, address, run):
+    browser.open(address)
+    after = browser.ask(CELLS)
+    browser.ask("document.querySelector('[name=side][value=before]').click()")
+    before = browser.ask(CELLS)
+    assert before != after
+    browser.ask("document.querySelector('[name=measure][value=magnitude]').click()")
+    assert browser.ask(CELLS) != before
+    start = Policy.load(run / "start.json")
+    share = next(c for c in start.sub_policies[0].stages[0] if c.op == "shear_x")
+    data = json.loads(browser.ask("document.getElementById('heat-data').textContent"))
+    first = data["ops"].index("shear_x") * len(data["columns"])
+    assert browser.ask(CELLS)[first] == str(round(share.magnitude * 100))
+    assert browser.complaints() == []
+
+
+def test_keys_alone(browser, address):
+    browser.open(address)
+    browser.ask("document.querySelector('#heat-map td').focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowDown")
+    width = browser.ask("JSON.parse(document.getElementById('heat-data').textContent).columns.length")
+    assert browser.ask("document.activeElement.dataset.at") == str(width + 1)
+    assert browser.ask("document.getElementById('heat-words').textContent").startswith("Sub-policy 1, stage 2, after: ")
+    browser.open(address)
+    reached = []
+    for _ in range(60):
+        browser.press("Tab")
+        reached.append(browser.ask("document.activeElement.id || document.activeElement.tagName"))
+    assert reached.index("theme") < reached.index("SUMMARY") < reached.index("INPUT") < reached.index("TD")
+
+
+def test_the_theme_switch(browser, address):
+    browser.open(address)
+    light = browser.ask(PAINT)
+    browser.ask("document.getElementById('theme').click()")
+    assert browser.ask(PAINT) != light
+    assert browser.ask("document.getElementById('theme').textContent") == "Switch to light"
+    browser.open(address)
+    assert browser.ask(PAINT) != light  # it was kept
+    browser.ask("document.getElementById('theme').click()")
+    assert browser.ask(PAINT) == light
+    browser.ask("localStorage.clear()")
+
+
+def test_code_can_be_taken_along(browser, address):
+    browser.open(address)
+    browser.ask("document.querySelector('#use .code button').click()")
+    said = browser.ask(
+        "new Promise((done) => setTimeout(() => done(document.querySelector('#use .code button').textContent), 300))"
+    )
+    assert said in ("Copied", "Selected")
+
+
+def test_hostile_names_do_nothing_in_a_browser(browser, copy, tmp_path):
+    found = Policy.load(copy / "policy.json")
+    data = {**found.provenance["data"], "name": HOSTILE}
+    Policy(found.sub_policies, HOSTILE, provenance={"data": data, "device": HOSTILE}).save(copy / "policy.json")
+    write_report(copy, tmp_path / "x.html")
+    browser.open((tmp_path / "x.html").as_uri())
+    assert browser.complaints() == []
+    assert browser.ask("document.title").startswith("Augmentation for </script><script>alert(1)")
+    # even a script that got in would not run
+    browser.ask(
+        "window.got = 0; const s = document.createElement('script'); s.textContent = 'got = 1'; document.body.append(s)"
+    )
+    assert browser.ask("window.got") == 0
+
+
+def test_a_live_page_follows_the_run(browser, server):
+    site, folder = server
+    (folder / "policy.json").unlink()
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("epochs = 2", "epochs = 4"))
+    host, port = site.server_address
+    browser.open(f"http://{host}:{port}/")
+    assert "2 of 4 epochs" in browser.ask("document.getElementById('state').textContent")
+    browser.ask("document.querySelector('[name=side][value=before]').click()")
+    row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    # the page must know the version it shows before another comes
+    browser.ask("new Promise((done) => setTimeout(done, 2500))")
+    browser.events.clear()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**row, "epoch": 3}) + "\n")
+    browser.wait("Page.loadEventFired")
+    assert "3 of 4 epochs" in browser.ask("document.getElementById('state').textContent")
+    assert browser.ask("document.querySelector('[name=side]:checked').value") == "before"  # as the reader had it
+    assert browser.complaints() == []
+    browser.open("about:blank")
