@@ -89,7 +89,7 @@ def test_a_time_limit_writes_the_table_from_what_is_there(fasteraa, source, tmp_
     ("arguments", "message"),
     [
         (["compare", "nowhere"], "'nowhere' is neither a file or folder"),
-        (["compare", "-p", "nothing"], "no policy of that name"),
+        (["compare", "-p", "nothing"], "no known policy of that name"),
         (["compare", "-p", ","], "no policy was given"),
         (["compare", "-p", "none,none"], "'none' was given twice"),
         (["compare", "--recipe", "cifar/wrn-40-3"], "did you mean 'cifar/wrn-40-2'"),

@@ -42,13 +42,18 @@ def photos(tmp_path_factory):
 
 def test_search_on_a_folder(photos, tmp_path):
     out = tmp_path / "run"
-    done = fasteraa("search", photos, "--out", out, "--size", 16, "--tensorboard", *QUICK)
+    done = fasteraa("search", photos, "--out", out, "--size", 16, "--tensorboard", "--calibrate-minutes", 0.01, *QUICK)
     assert done.returncode == 0, done.stderr
     for words in ("24 images of 2 classes at 16x16", "epoch 2/2: distance", "suppressed:", "fasteraa.load("):
         assert words in done.stdout
     policy = Policy.load(out / "policy.json")
     assert set(policy.ops) <= {"flip", "invert", "rotate"}
     assert policy.provenance["data"]["images"] == 24
+    assert "How much of it to apply:" in done.stdout
+    table = policy.provenance["calibration"]["table"]
+    assert {"none", "found", "start", "uniform"} <= {row["candidate"] for row in table}
+    assert policy.provenance["calibration"]["sentence"] in (out / "summary.txt").read_text()
+    assert Policy.load(out / "found.json").provenance["finished"]
     assert size_of(out / "preview.png")[0] > 200
     assert (out / "summary.txt").read_text().startswith("found on")
     assert json.loads((out / "broken.jsonl").read_text())["path"].endswith("broken.jpg")

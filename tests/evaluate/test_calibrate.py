@@ -18,6 +18,12 @@ RECIPE = TrainRecipe(network="small", epochs=12, batch_size=16, learning_rate=0.
 WORST = Policy((SubPolicy(((Choice("invert", 0.5),),)),), "inverted")
 
 
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch):
+    """Everything in this process: starting others takes longer than these trainings."""
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+
+
 def brightness_classes(count=120, side=8):
     """Dark or bright with noise: inverting half of the images makes the classes one."""
     rng = np.random.default_rng(0)

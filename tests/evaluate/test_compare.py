@@ -51,18 +51,21 @@ def cells(arena, recipe, policies="none,uniform", seeds=2):
 def noted(calls):
     """Stands in for training: notes what it was asked for, and says a number that depends on it."""
 
-    def train(data, held_out, policy, recipe, seed, **options):
+    def train_together(data, held_out, jobs, **options):
+        return [trained(job.policy, job.recipe, job.seed) for job in jobs]
+
+    def trained(policy, recipe, seed):
         calls.append((policy.name, seed, recipe.cutout))
         error = 20.0 + seed + (5.0 if policy.name == "none" else 0.0) + (0.5 if seed == 1 else 0.0)
-        return Trained(error, 0.0, 0.1, 1.0, 0.0, 4, None, None, {"device": "a device"})
+        return Trained(error, 0.0, 0.1, 1.0, 0.0, 1, 4, None, None, {"device": "a device"})
 
-    return train
+    return train_together
 
 
 @pytest.fixture
 def calls(monkeypatch):
     found = []
-    monkeypatch.setattr(compare_module, "train", noted(found))
+    monkeypatch.setattr(compare_module, "train_together", noted(found))
     return found
 
 
@@ -98,8 +101,8 @@ def test_a_file_with_an_equals_sign_in_its_name_is_a_file(tmp_path, monkeypatch)
     [
         ("", ConfigError, "no policy was given"),
         ("none,none", ConfigError, "'none' was given twice; name one of them"),
-        ("nothing", PolicyError, "no policy of that name: 'nothing'"),
-        ("a=none+nothing", PolicyError, "no policy of that name: 'nothing'"),
+        ("nothing", PolicyError, "no known policy of that name: 'nothing'"),
+        ("a=none+nothing", PolicyError, "no known policy of that name: 'nothing'"),
     ],
 )
 def test_wrong_policies(text, error, words):
@@ -183,14 +186,14 @@ def test_a_failing_cell_is_named(arena, quick):
 
 
 def test_ctrl_c_keeps_finished_cells_and_says_how_to_go_on(arena, quick, calls, monkeypatch):
-    train = compare_module.train
+    train = compare_module.train_together
 
     def interrupted(*arguments, **options):
         if len(calls) == 2:
             raise KeyboardInterrupt
         return train(*arguments, **options)
 
-    monkeypatch.setattr(compare_module, "train", interrupted)
+    monkeypatch.setattr(compare_module, "train_together", interrupted)
     with pytest.raises(Stopped, match=r"2 of 4 runs were finished and are kept .*same command again") as caught:
         run_cells(arena, cells(arena, quick), 1, str)
     assert caught.value.exit_code == 130

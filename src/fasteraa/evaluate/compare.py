@@ -226,7 +226,7 @@ def _pooled(
         interrupt_on_terminate(),
         ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(arena, threads, end)) as pool,
     ):
-        with ignoring_interrupts():  # workers inherit it: what Ctrl-C means is decided here
+        with holding_interrupts():  # what Ctrl-C means is decided here, not in the workers
             waiting = {pool.submit(_work, cell): cell for cell in cells}
         try:
             for future in as_completed(waiting):
@@ -252,15 +252,16 @@ def interrupt_on_terminate() -> Iterator[None]:
 
 
 @contextmanager
-def ignoring_interrupts() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
+def holding_interrupts() -> Iterator[None]:
+    """Ctrl-C waits until the end of it; processes begun in it never get one."""
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _worker: tuple[Arena, Any] | None = None  # of this worker process: the arena, and the moment to end
