@@ -245,6 +245,7 @@ def test_missing_pieces(copy):
         (copy / name).unlink()
         page = page_of(copy)
         assert words in page.text(), name
+        assert (" course " in page.text()) == (copy / "checkpoint.pt").exists()  # no line where no course is known
         assert [attributes["id"] for attributes in page.all("section")] == SECTIONS
 
 

@@ -213,7 +213,7 @@ def _masses(story: Story) -> list[dict[str, Any]]:
         pairs = [(op, path[0], path[-1], path) for op, path in story.masses.items()]
         pairs.sort(key=lambda row: row[1] - row[2])
     elif story.start is not None and story.found is not None:
-        pairs = [(op, before, after, (before, after)) for op, before, after in changes(story.start, story.found)]
+        pairs = [(op, before, after, ()) for op, before, after in changes(story.start, story.found)]
     else:
         return []
     most = max((value for *_, path in pairs for value in path), default=0.0)
