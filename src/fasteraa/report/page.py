@@ -386,9 +386,14 @@ def _code(story: Story) -> list[tuple[str, str]]:
         ("Whole batches, on any device", f"{load}batch = policy(batch)  # uint8 (B, 3, H, W)"),
         (
             "timm",
-            f"{load}transform = timm.data.create_transform(224, is_training=True, auto_augment=None)\n"
+            f"import timm.data\n{load}"
+            f"transform = timm.data.create_transform(224, is_training=True, auto_augment=None)\n"
             f"transform = policy.to_timm(transform{', ' + pool if pool else ''})",
         ),
-        ("albumentations", f"{load}transform = A.Compose([policy.to_albumentations({pool}), A.Normalize()])"),
+        (
+            "albumentations",
+            f"import albumentations as A\n{load}"
+            f"transform = A.Compose([policy.to_albumentations({pool}), A.Normalize()])",
+        ),
         ("A file that needs Pillow alone", f"fasteraa export {_quoted(file)} --to python --out augment.py"),
     ]
