@@ -115,6 +115,7 @@ def test_ctrl_c(source, tmp_path, jobs):
     """To the command alone, as `kill -INT` does; a terminal sends it to the workers, too."""
     out = tmp_path / "out"
     arguments = ["compare", source, "--out", out, "--jobs", jobs, "-p", "none,uniform", "--seeds", 40, *QUICK]
+    arguments += ["--epochs", 20]  # long enough not to be over before the signal comes
     process = subprocess.Popen(
         [sys.executable, "-m", "fasteraa", *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -22,7 +22,7 @@ from fasteraa.evaluate.harm import Drop, OpHarm, SubPolicyHarm
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import estimate, paired
 from fasteraa.report.comparison import harm_markdown, publish, read_comparison, to_markdown
-from fasteraa.report.page import Options, blocks, duration, make_page, write_report
+from fasteraa.report.page import Options, blocks, duration, make_page, view, write_report
 from fasteraa.report.preview import draw_sheet
 from fasteraa.report.serve import make_server
 from fasteraa.report.story import read_story, status
@@ -161,6 +161,18 @@ def test_what_it_tells(run, compared):
         assert words in text, words
 
 
+@pytest.mark.parametrize("place", range(4))
+def test_the_code_runs(run, place):
+    story = read_story(run)
+    title, code = view(story, Options())["code"][place]
+    if title in ("timm", "albumentations"):
+        pytest.importorskip(title)
+    batch = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+    names = {"train_images": batch, "batch": batch}
+    exec(code, names)
+    assert callable(names.get("transform", names["policy"]))
+
+
 def test_heat_map_by_hand(run, tmp_path):
     stage = (Choice("invert", 0.5, weight=3.0), Choice("rotate", 1.0, (0.2, 0.6), 1.0))
     Policy((SubPolicy((stage, (Choice("flip", 0.25),))), SubPolicy(((Choice("rotate", 0.5, 0.1),),)))).save(
@@ -245,6 +257,7 @@ def test_missing_pieces(copy):
         (copy / name).unlink()
         page = page_of(copy)
         assert words in page.text(), name
+        assert (" course " in page.text()) == (copy / "checkpoint.pt").exists()  # no line where no course is known
         assert [attributes["id"] for attributes in page.all("section")] == SECTIONS
 
 

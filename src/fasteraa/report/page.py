@@ -213,7 +213,7 @@ def _masses(story: Story) -> list[dict[str, Any]]:
         pairs = [(op, path[0], path[-1], path) for op, path in story.masses.items()]
         pairs.sort(key=lambda row: row[1] - row[2])
     elif story.start is not None and story.found is not None:
-        pairs = [(op, before, after, (before, after)) for op, before, after in changes(story.start, story.found)]
+        pairs = [(op, before, after, ()) for op, before, after in changes(story.start, story.found)]
     else:
         return []
     most = max((value for *_, path in pairs for value in path), default=0.0)
@@ -386,9 +386,14 @@ def _code(story: Story) -> list[tuple[str, str]]:
         ("Whole batches, on any device", f"{load}batch = policy(batch)  # uint8 (B, 3, H, W)"),
         (
             "timm",
-            f"{load}transform = timm.data.create_transform(224, is_training=True, auto_augment=None)\n"
+            f"import timm.data\n{load}"
+            f"transform = timm.data.create_transform(224, is_training=True, auto_augment=None)\n"
             f"transform = policy.to_timm(transform{', ' + pool if pool else ''})",
         ),
-        ("albumentations", f"{load}transform = A.Compose([policy.to_albumentations({pool}), A.Normalize()])"),
+        (
+            "albumentations",
+            f"import albumentations as A\n{load}"
+            f"transform = A.Compose([policy.to_albumentations({pool}), A.Normalize()])",
+        ),
         ("A file that needs Pillow alone", f"fasteraa export {_quoted(file)} --to python --out augment.py"),
     ]

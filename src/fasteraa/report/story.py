@@ -98,10 +98,17 @@ def status(path: Path) -> dict[str, Any]:
 
 
 def version(path: Path) -> str:
-    folder = RunFolder(path)
-    files = (folder.config, folder.metrics, folder.start, folder.policy, folder.found, folder.summary, folder.preview)
-    stamps = [(file.stat().st_mtime_ns, file.stat().st_size) if file.exists() else None for file in files]
-    return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
+    run = RunFolder(path)
+    files = (run.config, run.metrics, run.checkpoint, run.start, run.policy, run.found, run.summary, run.preview)
+    return hashlib.sha256(repr([_stamp(file) for file in files]).encode()).hexdigest()[:16]
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:  # not there, or not any more
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _state(folder: RunFolder, policy: Policy | None, epochs: int) -> str:
