@@ -7,9 +7,13 @@ import torch
 torch.set_num_threads(1)  # deterministic sums, and two workers do not fight for two cores
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run here too; read when their module is imported
-# a shell that starts tests in the background lets them ignore Ctrl-C; commands that tests start must not inherit that
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _signals():
+    """Commands that a test starts must not inherit what a shell in the background, or a test before, ignores."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

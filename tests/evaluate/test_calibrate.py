@@ -74,27 +74,45 @@ def test_the_better_half_goes_on(monkeypatch, tmp_path):
         rounds.append([trial.label for trial in trials])
 
     def measured(arena, trial, recipe, seed):
-        return Trial(trial.label, trial.policy, (*trial.errors, float(trial.label)), (*trial.losses, 1.0))
+        error = 99.0 if trial.label == "none" else float(trial.label)
+        return Trial(trial.label, trial.policy, (*trial.errors, error), (*trial.losses, 1.0), 1000)
 
     monkeypatch.setattr(module, "_train", trained)
     monkeypatch.setattr(module, "_measured", measured)
-    candidates = [Candidate(str(number), named("none")) for number in (5, 3, 9, 1, 7, 8, 2)]
+    labels = ("none", "5", "3", "9", "1", "7", "8")
+    candidates = [Candidate(label, named("none")) for label in labels]
     found = calibrate(brightness_classes(), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
-    assert [len(each) for each in rounds] == [7, 4, 2, 2, 2]
-    assert rounds[1] == ["1", "2", "3", "5"]
+    assert [len(each) for each in rounds] == [7, 5, 4, 3, 3]
+    assert rounds[1] == ["1", "3", "5", "7", "none"]
+    assert rounds[4] == ["1", "3", "none"]
     assert found.chosen.label == "1"
-    assert [trial.label for trial in found.trials] == ["1", "2", "3", "5", "7", "8", "9"]
+    assert [trial.label for trial in found.trials] == ["1", "3", "none", "5", "7", "8", "9"]
 
 
-def trial(label, errors, loss=1.0):
-    return Trial(label, named("none"), tuple(errors), (loss,) * len(errors))
+def trial(label, errors, loss=1.0, images=1000):
+    return Trial(label, named("none"), tuple(errors), (loss,) * len(errors), images)
 
 
 def test_of_equals_the_harder_one_is_chosen():
-    weak, strong = trial("weak", (10.0, 12.0, 11.0), 0.1), trial("strong", (10.5, 11.4, 11.3), 0.5)
+    weak, strong = trial("weak", (10.0, 11.0), 0.1), trial("strong", (10.2, 11.2), 0.5)
     assert module._choose([weak, strong]).label == "strong"
-    worse = trial("worse", (12.0, 14.1, 13.0), 0.9)
+    worse = trial("worse", (12.0, 13.0), 0.9)
     assert module._choose([weak, worse]).label == "weak"
+
+
+def test_what_is_not_clearly_better_than_nothing_is_not_chosen():
+    """One standard error of 11% of 1,000 images is a point."""
+    plain = trial("none", (11.0, 11.0), 0.01)
+    assert module._choose([plain, trial("a", (10.4, 10.4))]).label == "none"
+    assert module._choose([plain, trial("a", (9.8, 9.8))]).label == "a"
+    assert module._choose([plain, trial("a", (10.4, 10.4), images=100_000)]).label == "none"
+    many = trial("none", (11.0, 11.0), 0.01, images=100_000)
+    assert module._choose([many, trial("a", (10.4, 10.4), images=100_000)]).label == "a"
+
+
+def test_a_small_budget_drops_the_last_candidates():
+    assert module._rounds(11) == [11, 7, 5, 4, 3]
+    assert module._rounds(2) == [2, 2, 2, 2, 2]
 
 
 def test_only_those_who_came_furthest_can_win():

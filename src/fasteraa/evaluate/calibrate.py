@@ -3,7 +3,8 @@
 The search says which operations leave the data; it cannot say how strong a policy a training run wants. So candidates
 (the found policy at several strengths, its start, published policies, no augmentation at all) are trained for a while
 on a part of the training images and measured on the rest: all of them on one part, the better half on another part,
-and so on, until time or parts run out. Test images are never touched.
+and so on, until time or parts run out. `none` stays in to the end: what is not clearly better than doing nothing is not
+chosen. Test images are never touched.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from fasteraa.search.run import find_device
 
 FOLDS = 5
 _LEAST_EPOCHS = 4
+_WORTHWHILE_EPOCHS = 20  # rather fewer candidates than shorter trainings,
+_LEAST_CANDIDATES = 5  # but not fewer than these
 _SIDE_BY_SIDE = 8  # runs at once on a GPU
 Say = Callable[[str], None]
 
@@ -51,6 +54,13 @@ class Trial:
     policy: Policy
     errors: tuple[float, ...]
     losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
+    images: int = 0  # held back in all of its folds
+
+    @property
+    def noise(self) -> float:
+        """One standard error of its error, which is also about that of a difference to another on the same images."""
+        share = min(max(self.error / 100, 1 / max(self.images, 2)), 1 - 1 / max(self.images, 2))
+        return 100 * math.sqrt(share * (1 - share) / max(self.images, 1))
 
     @property
     def error(self) -> float:
@@ -138,25 +148,23 @@ def usual_candidates(
 ) -> list[Candidate]:
     """The found policy at several strengths among what people use without a search.
 
-    With a choice of operations only policies of those take part.
+    The most telling first: a small budget drops the last. With a choice of operations only policies of those take part.
     """
     uniform = named("uniform", ops=ops)
-    candidates = [
+    published = [] if ops is not None else ["trivialaugment-wide", "randaugment(2,14)"]
+    return [
         Candidate("none", named("none")),
         Candidate("found", found),
+        *(Candidate(name, named(name)) for name in published[:1]),
         Candidate("uniform", uniform),
-        Candidate("found, 2 passes", found.with_strength(2)),
         Candidate("start", start),
         Candidate("uniform, 2 passes", uniform.with_strength(2)),
-        Candidate("found, 3 passes", found.with_strength(3)),
+        Candidate("found, 2 passes", found.with_strength(2)),
+        *(Candidate(name, named(name)) for name in published[1:]),
         Candidate("uniform, half as often", uniform.with_strength(probability=0.5)),
+        *([] if halfway is None else [Candidate("found halfway", halfway)]),
+        Candidate("found, 3 passes", found.with_strength(3)),
     ]
-    if ops is None:
-        candidates.insert(3, Candidate("trivialaugment-wide", named("trivialaugment-wide")))
-        candidates.insert(4, Candidate("randaugment(2,14)", named("randaugment", n=2, m=14)))
-    if halfway is not None:
-        candidates.append(Candidate("found halfway", halfway))
-    return candidates
 
 
 def calibrate(
@@ -179,7 +187,7 @@ def calibrate(
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         arenas = _folds(data, folder or Path(scratch), device, seed)
-        recipe = _affordable(arenas[0], candidates, recipe, 60 * minutes)
+        candidates, recipe = _affordable(arenas[0], candidates, recipe, 60 * minutes)
         trials = _race(arenas, candidates, recipe, 60 * minutes, began, seed, say)
     chosen = _choose(trials)
     rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.error))
@@ -197,24 +205,33 @@ def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
     return [Arena(rest, part, f"fold {fold}", folder, device) for fold, (rest, part) in enumerate(parts, 1)]
 
 
-def _affordable(arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe, seconds: float) -> TrainRecipe:
-    """As many epochs as the whole race can pay for."""
-    runs = sum(_survivors(len(candidates)))
-    epochs = math.floor(seconds / (runs * _epoch_seconds(arena, candidates, recipe)))
-    return replace(
-        recipe,
-        epochs=max(_LEAST_EPOCHS, min(recipe.epochs, epochs)),
-        warmup=min(recipe.warmup, max(_LEAST_EPOCHS, min(recipe.epochs, epochs)) / 8),
-    )
+def _affordable(
+    arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe, seconds: float
+) -> tuple[Sequence[Candidate], TrainRecipe]:
+    """As many candidates and epochs as the whole race can pay for."""
+    cost = _epoch_seconds(arena, candidates, recipe)
+
+    def epochs(count: int) -> int:
+        return math.floor(seconds / (sum(_rounds(count)) * cost))
+
+    count = len(candidates)
+    while count > _LEAST_CANDIDATES and epochs(count) < min(_WORTHWHILE_EPOCHS, recipe.epochs):
+        count -= 1
+    most = max(_LEAST_EPOCHS, min(recipe.epochs, epochs(count)))
+    return candidates[:count], replace(recipe, epochs=most, warmup=min(recipe.warmup, most / 8))
 
 
-def _survivors(count: int) -> list[int]:
-    """Runs in each round: the better half goes on; the last two race on all folds."""
+def _rounds(count: int) -> list[int]:
+    """Runs in each round."""
     rounds = []
     for _ in range(FOLDS):
         rounds.append(count)
-        count = max(min(count, 2), math.ceil(count / 2))
+        count = min(count, _half(count) + 1)  # none stays, too
     return rounds
+
+
+def _half(count: int) -> int:
+    return max(min(count, 2), math.ceil(count / 2))
 
 
 def _epoch_seconds(arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe) -> float:
@@ -262,7 +279,8 @@ def _race(
         alive.sort(key=lambda trial: trial.error)
         done = {trial.label: trial for trial in alive}
         trials = [done.get(trial.label, trial) for trial in trials]
-        alive = alive[: max(min(len(alive), 2), math.ceil(len(alive) / 2))]
+        best = alive[: _half(len(alive))]
+        alive = best + [trial for trial in alive[len(best) :] if trial.label == "none"]
     return trials
 
 
@@ -276,7 +294,7 @@ def _measured(arena: Arena, trial: Trial, recipe: TrainRecipe, seed: int) -> Tri
     record = read_cell(arena, _cell(trial, recipe, seed))
     assert record is not None
     errors, losses = (*trial.errors, record["error"]), (*trial.losses, record["train_loss"])
-    return replace(trial, errors=errors, losses=losses)
+    return replace(trial, errors=errors, losses=losses, images=trial.images + len(arena.held_out))
 
 
 def _cell(trial: Trial, recipe: TrainRecipe, seed: int) -> Cell:
@@ -284,23 +302,17 @@ def _cell(trial: Trial, recipe: TrainRecipe, seed: int) -> Cell:
 
 
 def _choose(trials: Sequence[Trial]) -> Trial:
-    """The lowest error of those that came furthest; of equals within the noise the one that trains hardest.
+    """The lowest error of those that came furthest, if it is below that of `none` by more than the noise.
 
-    The real training is longer than these, and longer trainings want more augmentation.
+    Of those level with it the one that trains hardest: the real training is longer than these, and longer trainings
+    want more augmentation.
     """
     furthest = max(len(trial.errors) for trial in trials)
     finalists = sorted((t for t in trials if len(t.errors) == furthest), key=lambda trial: trial.error)
     best = finalists[0]
-    if furthest < 2:
-        return best
-    return max((t for t in finalists if _level(t, best)), key=lambda trial: trial.loss)
-
-
-def _level(trial: Trial, best: Trial) -> bool:
-    """Within one standard error of the difference."""
-    if trial is best:
-        return True
-    differences = [a - b for a, b in zip(trial.errors, best.errors, strict=True)]
-    mean = sum(differences) / len(differences)
-    spread = math.sqrt(sum((d - mean) ** 2 for d in differences) / (len(differences) - 1) / len(differences))
-    return mean <= spread
+    plain = next((trial for trial in finalists if trial.label == "none"), None)
+    if plain is not None:
+        finalists = [trial for trial in finalists if trial.error < plain.error - plain.noise]
+        if not finalists:
+            return plain
+    return max((t for t in finalists if t.error <= best.error + best.noise / 2), key=lambda trial: trial.loss)
