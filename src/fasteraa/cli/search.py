@@ -15,6 +15,7 @@ from fasteraa.search.config import SearchConfig, make_config, read_config, to_to
 
 if TYPE_CHECKING:
     from fasteraa.evaluate.calibrate import Calibration
+    from fasteraa.policy.artifact import Policy
     from fasteraa.search.folder import RunFolder
     from fasteraa.search.run import SearchResult
 
@@ -105,10 +106,10 @@ def run_search(
         summary += f"\n\nHow much of it to apply:\n{calibration.words()}"
     folder.write(folder.summary, summary + "\n")
     with folder.replacing(folder.preview) as partial:
-        draw_sheet(policy, result.data.images[:64]).save(partial)
+        draw_sheet(result.policy, result.data.images[:64]).save(partial)
     if not result.finished:
         summary += f"\n\nended early, after {len(result.epochs)} of {settings.epochs} epochs (--resume goes on)"
-    typer.echo(f"\n{summary}\n\n{_use(folder, 'sample_pairing' in policy.ops)}")
+    typer.echo(f"\n{summary}\n\n{_use(folder, policy, result.policy)}")
 
 
 def _calibrate(
@@ -144,11 +145,15 @@ def _calibrate(
         ) from None
 
 
-def _use(folder: Any, pairs: bool) -> str:
+def _use(folder: RunFolder, policy: Policy, found: Policy) -> str:
+    pairs = "sample_pairing" in policy.ops
     pool = "pool=train_images" if pairs else ""
     note = "   # it mixes in other images: a list of them, or uint8 (N, 3, H, W)" if pairs else ""
-    return (
-        f"policy:  {folder.policy}\npreview: {folder.preview}\nsummary: {folder.summary}\n\nUse it:\n\n"
+    files = [f"policy:  {folder.policy}", f"preview: {folder.preview}", f"summary: {folder.summary}"]
+    if policy.sub_policies != found.sub_policies:  # calibration preferred another
+        files[1] += f" (of {folder.found}, which the search itself ended with)"
+    return "\n".join(files) + (
+        "\n\nUse it:\n\n"
         "    import fasteraa\n"
         f"    policy = fasteraa.load({str(folder.policy)!r})\n"
         f"    transform = policy.transform({pool}){note}\n\n"
