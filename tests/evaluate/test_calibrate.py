@@ -124,6 +124,14 @@ def test_one_fold_is_called_a_guess():
     assert "a guess" in Calibration(trials[0], trials, 5, RECIPE, 1.0).sentence()
 
 
+def test_that_nothing_was_clearly_better_is_said():
+    trials = (trial("none", (6.0, 7.0)), trial("b", (6.0, 6.5)))
+    assert (
+        "b had 6.2%, which is not clearly better than nothing"
+        in Calibration(trials[0], trials, 5, RECIPE, 1.0).sentence()
+    )
+
+
 def test_within_noise_is_said():
     trials = (trial("a", (5.0, 7.0)), trial("b", (6.0, 6.5)))
     assert "within the noise" in Calibration(trials[0], trials, 5, RECIPE, 1.0).sentence()

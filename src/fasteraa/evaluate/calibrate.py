@@ -97,6 +97,8 @@ class Calibration:
         if not rest:
             return words + "."
         second = rest[0]
+        if second.error < self.chosen.error and self.chosen.label == "none":
+            return f"{words}; {second.label} had {second.error:.1f}%, which is not clearly better than nothing."
         return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
 
     def _sureness(self, label: str) -> str:
