@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 
 import pytest
 import torch
@@ -19,6 +20,20 @@ def _signals():
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def fasteraa(monkeypatch, capsys):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+    from fasteraa.cli import main
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fasteraa", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code or 0, *capsys.readouterr())
+
+    return run
 
 
 def pytest_collection_modifyitems(items):

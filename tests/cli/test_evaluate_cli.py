@@ -9,7 +9,6 @@ import time
 import numpy as np
 import pytest
 
-from fasteraa.cli import main
 from fasteraa.policy.named import named
 
 
@@ -21,19 +20,6 @@ def source(tmp_path):
     x[y == 1, :, :4] += 150
     np.savez(tmp_path / "pictures.npz", x_train=x[:32], y_train=y[:32], x_test=x[32:], y_test=y[32:])
     return str(tmp_path / "pictures.npz")
-
-
-@pytest.fixture
-def fasteraa(monkeypatch, capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fasteraa", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return (ended.value.code or 0, *capsys.readouterr())
-
-    return run
 
 
 QUICK = ("--epochs", 1, "--batch-size", 8, "--device", "cpu", "--network", "small")

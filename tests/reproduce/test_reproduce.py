@@ -3,7 +3,6 @@
 import importlib
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,7 +10,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fasteraa.cli import main
 from fasteraa.data import load
 from fasteraa.errors import ConfigError, DataError, Stopped
 from fasteraa.policy import Policy
@@ -248,17 +246,6 @@ def test_a_curve_joins_what_was_measured():
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def fasteraa(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["fasteraa", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return (ended.value.code or 0, *capsys.readouterr())
-
-    return run
 
 
 def test_the_command(fasteraa, tmp_path):

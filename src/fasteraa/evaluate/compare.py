@@ -33,7 +33,7 @@ from fasteraa.policy.named import named
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.run import choose_backbone, find_device
 
-_WORTH_COMPILING = 12_000  # steps: compiling takes half a minute and saves some 2 ms a step
+_WORTH_COMPILING = 12_000  # steps, a minute or more of training: a guess, steps without compiling were never timed
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
 Say = Callable[[str], None]
 

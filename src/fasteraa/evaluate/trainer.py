@@ -92,7 +92,7 @@ def train_together(
 ) -> list[Trained]:
     """Several runs in lockstep: on a GPU the steps of all are one graph, whose branches run side by side.
 
-    `fuse` compiles the network, which takes half a minute and makes steps about twice as fast.
+    `fuse` compiles the network: half a minute of waiting (WRN-40-2 on an H200, empty caches) for fewer, fused kernels.
     """
     if data.classes != held_out.classes:
         raise ConfigError("training and held-out images must have the same classes")
