@@ -28,7 +28,8 @@ from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.nets import build
 from fasteraa.policy.artifact import Policy
 from fasteraa.search.folder import RunFolder
-from fasteraa.search.run import find_device, memory_advice, seeded, signals
+from fasteraa.search.guard import memory_advice, seeded, signals
+from fasteraa.search.run import find_device
 from fasteraa.search.step import Normalise
 
 _SAVE_EVERY_S = 60.0  # checkpoints of a training run

@@ -8,8 +8,6 @@ import math
 import platform
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig, to_settings
 from fasteraa.search.fast import load_optimiser, make_step
 from fasteraa.search.folder import RunFolder
+from fasteraa.search.guard import memory_advice, repeatable, seeded, signals
 from fasteraa.search.progress import Epoch, Progress, Silent
 from fasteraa.search.step import METRICS, Normalise
 
@@ -178,7 +177,7 @@ class Run:
         self.progress.start(self.config.epochs, self.steps_per_epoch, done)
         began = time.monotonic() - self.seconds
         try:
-            with signals() as caught, memory_advice(), _repeatable(self.device):
+            with signals() as caught, memory_advice(), repeatable(self.device):
                 while self.epoch < self.config.epochs and not caught and time.monotonic() < end:
                     self._one_step()
                     self.seconds = time.monotonic() - began
@@ -358,71 +357,3 @@ class Run:
             "peak_memory_mib": self._peak_memory_mib(),
             "versions": {"fasteraa": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Initial weights from the seed, without disturbing the caller's generator."""
-    state = torch.get_rng_state()
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
-
-
-@contextmanager
-def _repeatable(device: torch.device) -> Iterator[None]:
-    """On a CPU, sums in a fixed order: else the gradient of an indexed tensor of 32,768 values depends on the threads.
-
-    On a GPU this would end in an error, because `grid_sample` has no backward with a fixed order there.
-    """
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    memory: Any = torch.utils.deterministic
-    filling = memory.fill_uninitialized_memory
-    if device.type == "cpu":
-        torch.use_deterministic_algorithms(True)
-        memory.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        memory.fill_uninitialized_memory = filling
-
-
-@contextmanager
-def signals() -> Iterator[list[signal.Signals]]:
-    """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one gets through."""
-    caught: list[signal.Signals] = []
-    previous: dict[int, Any] = {}
-
-    def note(number: int, frame: Any) -> None:
-        caught.append(signal.Signals(number))
-        signal.signal(number, previous[number])
-
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.getsignal(number)
-            signal.signal(number, note)
-    except ValueError:  # not the main thread: its owner handles signals
-        pass
-    try:
-        yield caught
-    finally:
-        for each, handler in previous.items():
-            if signal.getsignal(each) is note:
-                signal.signal(each, handler)
-
-
-@contextmanager
-def memory_advice(
-    advice: str = "lower --batch-size, --size or the backbone, or add --resume to go on from the last checkpoint with "
-    "the memory of another program freed",
-) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
-            raise
-        what = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "the machine"
-        raise RunError(f"{what} ran out of memory: {advice}") from error

@@ -1,0 +1,80 @@
+"""What a long loop runs under: its own seed, sums that repeat, signals that wait for a step to end, memory advice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fasteraa.errors import RunError
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Initial weights from the seed, without disturbing the caller's generator."""
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+@contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """On a CPU, sums in a fixed order: else the gradient of an indexed tensor of 32,768 values depends on the threads.
+
+    On a GPU this would end in an error, because `grid_sample` has no backward with a fixed order there.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic
+    filling = memory.fill_uninitialized_memory
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+        memory.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        memory.fill_uninitialized_memory = filling
+
+
+@contextmanager
+def signals() -> Iterator[list[signal.Signals]]:
+    """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one gets through."""
+    caught: list[signal.Signals] = []
+    previous: dict[int, Any] = {}
+
+    def note(number: int, frame: Any) -> None:
+        caught.append(signal.Signals(number))
+        signal.signal(number, previous[number])
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.getsignal(number)
+            signal.signal(number, note)
+    except ValueError:  # not the main thread: its owner handles signals
+        pass
+    try:
+        yield caught
+    finally:
+        for each, handler in previous.items():
+            if signal.getsignal(each) is note:
+                signal.signal(each, handler)
+
+
+@contextmanager
+def memory_advice(
+    advice: str = "lower --batch-size, --size or the backbone, or add --resume to go on from the last checkpoint with "
+    "the memory of another program freed",
+) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        what = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "the machine"
+        raise RunError(f"{what} ran out of memory: {advice}") from error
