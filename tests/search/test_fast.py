@@ -34,8 +34,8 @@ def parts(device="cpu", net="wrn-10-1", ops=None, norm="none"):
     return critic.to(device), SoftPolicy(4, 2, ops).to(device), normalise
 
 
-def written_out(critic, policy, normalise, config):
-    return WrittenOut(critic, policy, normalise, config, write_layers(critic.backbone))
+def written_out(critic, policy, normalise, config, goal=None):
+    return WrittenOut(critic, policy, normalise, config, write_layers(critic.backbone), goal)
 
 
 def batches(count, device="cpu", size=24):

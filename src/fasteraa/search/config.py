@@ -42,6 +42,9 @@ class SearchConfig:
     critic_norm: str = _setting("none", "The critic's norm layers: none, or batch, as the paper's networks have them.")
     precision: str = _setting("tf32", "What the critic's convolutions calculate in on a GPU: tf32, bf16 or float32.")
     fast: bool = _setting(True, "On a GPU: the step written out and recorded once; switch it off for the plain step.")
+    objective: str = _setting("paper", "What the policy is after: paper, diverse, hard or bilevel (docs/search.md).")
+    floor: float = _setting(1.0, "diverse: the share of the start's dose and spread that must be kept.")
+    allowance: float = _setting(1.0, "hard: the critic distance that is allowed, in those of the start.")
     learning_rate: float = _setting(1e-3, "Of Adam, for policy and critic alike.")
     beta1: float = _setting(0.0, "Adam's first coefficient.")
     beta2: float = _setting(0.999, "Adam's second coefficient.")
@@ -65,7 +68,8 @@ class SearchConfig:
         for name in _SHARES:
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
-        for name, choices in (("critic_norm", NORMS), ("precision", PRECISIONS)):
+        named = (("critic_norm", NORMS), ("precision", PRECISIONS), ("objective", OBJECTIVES))
+        for name, choices in named:
             if getattr(self, name) not in choices:
                 value = getattr(self, name)
                 raise ConfigError(f"unknown {name} {value!r}: {choices_hint(value, choices)}")
@@ -79,10 +83,11 @@ class SearchConfig:
 
 NORMS = ("none", "batch")
 PRECISIONS = ("tf32", "bf16", "float32")
+OBJECTIVES = ("paper", "diverse", "hard", "bilevel")
 _AT_LEAST = {
     "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1,
     "operation_count": 1,
-    "chunk_size": 1, "penalty": 0, "class_weight": 0,
+    "chunk_size": 1, "penalty": 0, "class_weight": 0, "floor": 0, "allowance": 0,
 }  # fmt: skip
 _POSITIVE = ("choice_temperature", "gate_temperature", "learning_rate")
 _SHARES = ("beta1", "beta2", "crop", "broken_budget")

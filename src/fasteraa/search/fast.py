@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
-from torch.optim import Adam, Optimizer
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
 
 from fasteraa.errors import RunError
 from fasteraa.nets import Critic
 from fasteraa.nets.tape import Layer, Tape, write_layers
 from fasteraa.policy.soft import SoftPolicy
+from fasteraa.search.bilevel import Bilevel
 from fasteraa.search.config import SearchConfig
+from fasteraa.search.goal import Goal
 from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_tangent, policy_loss
-from fasteraa.search.step import Normalise, Step
+from fasteraa.search.step import BaseStep, Normalise, Step
 
 _WARM_UP = 3  # steps before the recording: libraries choose their kernels and allocate what they keep
 
@@ -30,9 +32,15 @@ class WrittenOut(Step):
     go through the critic in one batch."""
 
     def __init__(
-        self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, layers: list[Layer]
+        self,
+        critic: Critic,
+        policy: SoftPolicy,
+        normalise: Normalise,
+        config: SearchConfig,
+        layers: list[Layer],
+        goal: Goal | None = None,
     ):
-        super().__init__(critic, policy, normalise, config)
+        super().__init__(critic, policy, normalise, config, goal)
         self.layers = layers
         # without a graph there is nothing for autocast to do
         self.dtype = torch.bfloat16 if config.precision == "bf16" and normalise.mean.is_cuda else torch.float32
@@ -79,7 +87,12 @@ class WrittenOut(Step):
         loss = policy_loss(Judged(*self._heads(features), labels), self.config.class_weight)
         backward(loss.total)
         assert features.grad is not None
-        torch.autograd.backward(images, tape.backward(features.grad).to(images))
+        gradient = self.goal.weigh(tape.backward(features.grad).to(images))
+        further = self.goal.further(self.policy, augmented, labels)
+        if further is None:
+            torch.autograd.backward(images, gradient)
+        else:
+            torch.autograd.backward([images, further], [gradient, torch.ones_like(further)])
         self.policy_optimiser.step()
         self.policy.project_()
         return loss.classes
@@ -100,10 +113,11 @@ class Recorded:
     draw. The tensor that a call returns is overwritten by the next.
     """
 
-    def __init__(self, step: Step):
+    def __init__(self, step: BaseStep):
         self.step = step
         self.critic, self.policy = step.critic, step.policy
         self.critic_optimiser, self.policy_optimiser = step.critic_optimiser, step.policy_optimiser
+        self.goal, self.modules, self.optimisers = step.goal, step.modules, step.optimisers
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
@@ -138,10 +152,9 @@ class Recorded:
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Whatever happens inside, parameters, optimisers and the generator end as they began."""
-        held = [*self.critic.parameters(), *self.critic.buffers(), *self.policy.parameters()]
+        held = [tensor for each in self.modules for tensor in (*each.parameters(), *each.buffers())]
         before = [tensor.detach().clone() for tensor in held]
-        optimisers = (self.critic_optimiser, self.policy_optimiser)
-        states = [_copied(optimiser) for optimiser in optimisers]
+        states = [_copied(optimiser) for optimiser in self.optimisers]
         drawn = self._generator.get_state()
         try:
             yield
@@ -149,26 +162,33 @@ class Recorded:
             with torch.no_grad():
                 for tensor, old in zip(held, before, strict=True):
                     tensor.copy_(old)
-                for optimiser, state in zip(optimisers, states, strict=True):
+                for optimiser, state in zip(self.optimisers, states, strict=True):
                     _put_back(optimiser, state)
             self._generator.set_state(drawn)
 
 
-AnyStep = Step | Recorded
+AnyStep = BaseStep | Recorded
 
 
-def make_step(critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig) -> AnyStep:
+def make_step(
+    critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, goal: Goal | None = None
+) -> AnyStep:
     """The plain step, or on a GPU the fast one; the written-out critic wherever the network allows it."""
     if not (config.fast and normalise.mean.is_cuda):
-        return Step(critic, policy, normalise, config)
+        return Step(critic, policy, normalise, config, goal)
     layers = write_layers(critic.backbone)
     if layers is None:
-        return Recorded(Step(critic, policy, normalise, config))
-    return Recorded(WrittenOut(critic, policy, normalise, config, layers))
+        return Recorded(Step(critic, policy, normalise, config, goal))
+    return Recorded(WrittenOut(critic, policy, normalise, config, layers, goal))
 
 
-def load_optimiser(optimiser: Adam, saved: dict[str, Any]) -> None:
-    """Adam's averages from a checkpoint, laid out in memory as this optimiser's parameters are, with its own settings.
+def make_bilevel(learner: nn.Module, policy: SoftPolicy, normalise: Normalise, config: SearchConfig) -> AnyStep:
+    step = Bilevel(learner, policy, normalise, config)
+    return Recorded(step) if config.fast and normalise.mean.is_cuda else step
+
+
+def load_optimiser(optimiser: Optimizer, saved: dict[str, Any]) -> None:
+    """Averages from a checkpoint, laid out in memory as this optimiser's parameters are, with its own settings.
 
     So a run can go on with or without `fast`, and on another kind of device.
     """
@@ -177,6 +197,12 @@ def load_optimiser(optimiser: Adam, saved: dict[str, Any]) -> None:
         for name, value in state.items():
             if name != "step":
                 state[name] = torch.empty_like(parameter).copy_(value)
+
+
+def load_goal(goal: Goal, saved: dict[str, Any]) -> None:
+    goal.load_state_dict(saved["state"])
+    if goal.optimiser is not None:
+        load_optimiser(goal.optimiser, saved["optimiser"])
 
 
 _State = list[dict[str, Tensor]]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Generator, Tensor
-from torch.optim import Adam
+from torch import Generator, Tensor, nn
+from torch.optim import Adam, Optimizer
 
 from fasteraa.nets import Critic
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig
+from fasteraa.search.goal import Goal
 from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_gradient, policy_loss
 
 METRICS = ("distance", "penalty", "class_loss", "policy_class_loss")
@@ -40,19 +41,25 @@ class Normalise:
         return (images - self.mean) / self.std
 
 
-class Step:
-    """Critic, policy and their optimisers. Calling it does one step and returns METRICS as one tensor."""
+def adam(parameters: Iterable[nn.Parameter], config: SearchConfig, device: torch.device) -> Adam:
+    """The paper's optimiser. On a GPU the fused kernel, whose count of steps lies on the device: a recorded step can be
+    replayed."""
+    settings: dict[str, Any] = {"fused": True, "capturable": True} if device.type == "cuda" else {}
+    return Adam(parameters, config.learning_rate, betas=(config.beta1, config.beta2), **settings)
 
-    def __init__(self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig):
-        self.critic = critic
+
+class BaseStep:
+    """A network, a policy and their optimisers. Calling it does one step and returns METRICS as one tensor."""
+
+    critic: nn.Module
+    critic_optimiser: Optimizer
+
+    def __init__(self, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, goal: Goal | None = None):
         self.policy = policy
         self.normalise = normalise
         self.config = config
-        # on a GPU the fused kernel, whose count of steps lies on the device: a recorded step can be replayed
-        settings: dict[str, Any] = {"fused": True, "capturable": True} if normalise.mean.is_cuda else {}
-        betas = (config.beta1, config.beta2)
-        self.critic_optimiser = Adam(critic.parameters(), config.learning_rate, betas=betas, **settings)
-        self.policy_optimiser = Adam(policy.parameters(), config.learning_rate, betas=betas, **settings)
+        self.goal = goal or Goal()
+        self.policy_optimiser = adam(policy.parameters(), config, normalise.mean.device)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         """images: uint8 (2 b, 3, H, W). The first b are the originals B', the second b are augmented: A = S(B)."""
@@ -60,17 +67,44 @@ class Step:
             return self._step(images, labels, generator)
 
     def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
+        raise NotImplementedError
+
+    def _augment(self, images: Tensor, generator: Generator) -> Tensor:
+        augmented: Tensor = self.policy(images, self.policy.draw(len(images), generator))
+        return augmented
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """Everything that a step changes, beside the optimisers."""
+        return self.critic, self.policy, self.goal
+
+    @property
+    def optimisers(self) -> tuple[Optimizer, ...]:
+        further = () if self.goal.optimiser is None else (self.goal.optimiser,)
+        return self.critic_optimiser, self.policy_optimiser, *further
+
+
+class Step(BaseStep):
+    """Algorithm 2: the critic learns to tell augmented images from originals, the policy makes that harder."""
+
+    critic: Critic
+
+    def __init__(
+        self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, goal: Goal | None = None
+    ):
+        super().__init__(policy, normalise, config, goal)
+        self.critic = critic
+        self.critic_optimiser = adam(critic.parameters(), config, normalise.mean.device)
+
+    def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         originals, before = (baseline(images, self.config, generator).float() / 255).chunk(2)
         original_labels, labels = labels.chunk(2)
         augmented = self._augment(before, generator)
         share = torch.rand(len(before), generator=generator, device=images.device)
         measured = self._update_critic(originals, original_labels, augmented.detach(), labels, share)
+        self.goal.observe(measured[0], augmented.detach(), labels)
         policy_classes = self._update_policy(augmented, labels)
         return torch.stack([*measured, policy_classes]).detach()
-
-    def _augment(self, images: Tensor, generator: Generator) -> Tensor:
-        augmented: Tensor = self.policy(images, self.policy.draw(len(images), generator))
-        return augmented
 
     def _update_critic(
         self, originals: Tensor, original_labels: Tensor, augmented: Tensor, labels: Tensor, share: Tensor
@@ -89,7 +123,9 @@ class Step:
         self.critic.requires_grad_(False)
         self.policy_optimiser.zero_grad()
         loss = policy_loss(self._judge(augmented, labels), self.config.class_weight)
-        backward(loss.total)
+        further = self.goal.further(self.policy, augmented, labels)
+        total = self.goal.weigh(loss.total)
+        backward(total if further is None else total + further)
         self.policy_optimiser.step()
         self.policy.project_()
         return loss.classes
