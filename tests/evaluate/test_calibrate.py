@@ -70,14 +70,14 @@ def test_the_better_half_goes_on(monkeypatch, tmp_path):
     """With errors planted for every candidate, the rounds are counted."""
     rounds = []
 
-    def trained(arena, trials, recipe, seed):
-        rounds.append([trial.label for trial in trials])
+    def trained(arena, cells, **_):
+        rounds.append([cell.label for cell in cells])
 
     def measured(arena, trial, recipe, seed):
         error = 99.0 if trial.label == "none" else float(trial.label)
         return Trial(trial.label, trial.policy, (*trial.errors, error), (*trial.losses, 1.0), 1000)
 
-    monkeypatch.setattr(module, "_train", trained)
+    monkeypatch.setattr(module, "run_cells", trained)
     monkeypatch.setattr(module, "_measured", measured)
     labels = ("none", "5", "3", "9", "1", "7", "8")
     candidates = [Candidate(label, named("none")) for label in labels]
@@ -113,6 +113,39 @@ def test_what_is_not_clearly_better_than_nothing_is_not_chosen():
 def test_a_small_budget_drops_the_last_candidates():
     assert module._rounds(11) == [11, 7, 5, 4, 3]
     assert module._rounds(2) == [2, 2, 2, 2, 2]
+
+
+def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
+    """5 candidates: 5, 4, 3, 3 runs in the next four rounds, of 20 epochs as planned."""
+
+    def left(seconds, cost=0.1):
+        return module._epochs_left(5, 4, 20, seconds, cost)
+
+    assert module._rounds(5, 4) == [5, 4, 3, 3]
+    assert left(30.0) == left(1000.0) == 20
+    assert left(18.0) == 12  # 15 runs of 12 epochs
+    assert left(14.0) == 11  # 10 would be half of it: 14 s pay for three rounds of 11
+    assert left(5.5) == 11  # one round
+    assert left(4.0) is None
+    assert module._epochs_left(5, 4, 4, 1.5, 0.1) is None  # three epochs tell nothing
+
+
+@pytest.mark.slow
+def test_processes_are_kept_over_the_folds(monkeypatch, tmp_path):
+    """One start for all of them, and the same errors as in one process."""
+    started = []
+    start = module.start_workers
+    monkeypatch.setattr(module, "start_workers", lambda *given: started.append(given) or start(*given))
+    candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
+    given = {"recipe": RECIPE, "device": "cpu", "minutes": 30}  # time for all epochs
+    found = [
+        calibrate(brightness_classes(40), candidates, folder=tmp_path / str(jobs), jobs=jobs, **given)
+        for jobs in (1, 2)
+    ]
+    assert len(started) == 1
+    alone, together = ([trial.errors for trial in each.trials] for each in found)
+    assert [len(errors) for errors in together] == [5, 5]
+    assert alone == together
 
 
 def test_only_those_who_came_furthest_can_win():

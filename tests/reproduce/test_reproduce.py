@@ -17,6 +17,7 @@ from fasteraa.policy.named import named
 from fasteraa.reproduce import TABLES, Found, Reproduction, engine, reproduce
 from fasteraa.reproduce.engine import _kept, parse_sources
 from fasteraa.reproduce.pages import caption, summary, to_markdown, to_svg
+from fasteraa.reproduce.result import standings
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -45,7 +46,8 @@ def test_every_table_runs(name, shared):
     folder = shared / name
     page = (folder / "table.md").read_text()
     assert page.startswith(f"{table.title}; {table.unit}. QUICK:")
-    assert page.count("\n|") == 2 + len(table.lines)
+    ranked = 2 + len({line.label for line in table.lines}) if table.ranked else 0
+    assert page.count("\n|") == 2 + len(table.lines) + ranked
     assert f"{len(ours)} of {len(ours)} numbers were measured in full" in page
     content = json.loads((folder / "table.json").read_text(), parse_constant=pytest.fail)
     assert [line["paper"] for line in content["lines"]] == [line.paper for line in table.lines]
@@ -54,6 +56,43 @@ def test_every_table_runs(name, shared):
     marks = [each.get("class") for each in root.iter(f"{SVG}circle")]
     assert marks.count("ours") == len(ours) + 1  # and one in the legend
     assert marks.count("paper") == sum(line.paper is not None for line in table.lines) + 1
+
+
+def test_standings():
+    """Ranks are shared by equals; significance is that of paired seeds."""
+
+    def found(data, label, *values):
+        line = replace(TABLES["quality"].lines[0], data=data, label=label)
+        return Found(line, dict(enumerate(values)), "")
+
+    rows = (
+        found("a", "none", 10.0, 11.0, 12.0),
+        found("a", "x", 9.0, 10.1, 11.0),
+        found("a", "y", 14.0, 9.0, 10.0),
+        found("b", "none", 5.0, 5.0),
+        found("b", "x", 6.0, 6.1),
+        found("c", "x"),
+    )
+    result = Reproduction(TABLES["quality"], rows, 3, False, (), ())
+    first, second, third = standings(result, ("none",))
+    assert (first.label, first.rank, first.sets) == ("x", 1.5, 2)
+    assert (second.label, second.rank) == ("none", 1.75)  # 2.5 of 3, shared with y, and 1 of 2
+    assert (third.label, third.rank, third.sets) == ("y", 2.5, 1)
+    assert (first.ahead["none"], first.behind["none"]) == (1, 1)
+    assert (third.ahead["none"], third.behind["none"]) == (0, 0)
+    assert "| x | 1.50 | 2 | 1 / 1 |" in to_markdown(result)
+
+
+def test_calibrated_searches_share_the_search(shared):
+    """Lines with and without calibration have one search, and its policy stays beside the calibrated one."""
+    quick("quality", shared)
+    folders = [path.parent for path in (shared / "searches").glob("fashion-mnist-*/calibrated.json")]
+    assert len(folders) == 3
+    for folder in folders:
+        plain, calibrated = (Policy.load(folder / name) for name in ("policy.json", "calibrated.json"))
+        assert "calibration" not in plain.provenance
+        assert calibrated.provenance["calibration"]["folds"] >= 2
+        assert calibrated.provenance["data"] == plain.provenance["data"]
 
 
 def test_nothing_is_run_twice(shared, monkeypatch):

@@ -14,7 +14,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import torch
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError
 from fasteraa.evaluate.arena import Arena
-from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells
+from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells, start_workers
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import Estimate, paired
 from fasteraa.evaluate.trainer import Group, Training
@@ -178,19 +180,27 @@ def calibrate(
     device: str = "auto",
     folder: Path | None = None,
     seed: int = 0,
+    jobs: int | None = None,
     say: Say = lambda text: None,
 ) -> Calibration:
-    """Race the candidates and name the winner. `recipe.epochs` is the most that a run may take."""
+    """Race the candidates and name the winner. `recipe.epochs` is the most that a run may take.
+
+    `jobs` runs go side by side: by default as many as there are cores on a CPU, eight on a GPU.
+    """
     if not minutes > 0:
         raise ConfigError(f"the minutes of calibration must be positive, got {minutes}")
     if not candidates:
         raise ConfigError("calibration needs a candidate")
     recipe = replace(recipe or choose_recipe(data, device), cutout=0)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         arenas = _folds(data, folder or Path(scratch), device, seed)
-        candidates, recipe = _affordable(arenas[0], candidates, recipe, 60 * minutes)
-        trials = _race(arenas, candidates, recipe, 60 * minutes, began, seed, say)
+        on_gpu = find_device(device).type == "cuda"
+        jobs = jobs or (_SIDE_BY_SIDE if on_gpu else os.cpu_count() or 1)
+        workers = None if on_gpu or jobs == 1 else stack.enter_context(start_workers(arenas, jobs))
+        candidates, recipe = _affordable(arenas[0], candidates, recipe, 60 * minutes, jobs)
+        train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers)
+        trials = _race(arenas, candidates, recipe, began + 60 * minutes, seed, train, say)
     chosen = _choose(trials)
     rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.error))
     return Calibration(chosen, (chosen, *rest), len(arenas), recipe, time.monotonic() - began)
@@ -208,10 +218,10 @@ def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
 
 
 def _affordable(
-    arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe, seconds: float
+    arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe, seconds: float, jobs: int
 ) -> tuple[Sequence[Candidate], TrainRecipe]:
     """As many candidates and epochs as the whole race can pay for."""
-    cost = _epoch_seconds(arena, candidates, recipe)
+    cost = _epoch_seconds(arena, candidates, recipe, jobs)
 
     def epochs(count: int) -> int:
         return math.floor(seconds / (sum(_rounds(count)) * cost))
@@ -219,14 +229,19 @@ def _affordable(
     count = len(candidates)
     while count > _LEAST_CANDIDATES and epochs(count) < min(_WORTHWHILE_EPOCHS, recipe.epochs):
         count -= 1
-    most = max(_LEAST_EPOCHS, min(recipe.epochs, epochs(count)))
-    return candidates[:count], replace(recipe, epochs=most, warmup=min(recipe.warmup, most / 8))
+    return candidates[:count], _shortened(recipe, max(_LEAST_EPOCHS, epochs(count)))
 
 
-def _rounds(count: int) -> list[int]:
+def _shortened(recipe: TrainRecipe, epochs: int) -> TrainRecipe:
+    """At most so many epochs; the warm-up takes at most an eighth of them."""
+    most = min(recipe.epochs, epochs)
+    return replace(recipe, epochs=most, warmup=min(recipe.warmup, most / 8))
+
+
+def _rounds(count: int, folds: int = FOLDS) -> list[int]:
     """Runs in each round."""
     rounds = []
-    for _ in range(FOLDS):
+    for _ in range(folds):
         rounds.append(count)
         count = min(count, _half(count) + 1)  # none stays, too
     return rounds
@@ -236,13 +251,13 @@ def _half(count: int) -> int:
     return max(min(count, 2), math.ceil(count / 2))
 
 
-def _epoch_seconds(arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe) -> float:
+def _epoch_seconds(arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe, jobs: int) -> float:
     """What an epoch of one run costs when runs share the device as they will: measured."""
     place = find_device(arena.device)
     on_gpu = place.type == "cuda"
     members = [
         Training(arena.data, candidate.policy, recipe, 0, place)
-        for candidate in candidates[1 : 1 + (_SIDE_BY_SIDE if on_gpu else 1)] or candidates
+        for candidate in candidates[1 : 1 + (jobs if on_gpu else 1)] or candidates
     ]
     group = Group(members, fuse=False)
     threads = torch.get_num_threads()
@@ -256,27 +271,30 @@ def _epoch_seconds(arena: Arena, candidates: Sequence[Candidate], recipe: TrainR
         group.one_epoch()
     finally:
         torch.set_num_threads(threads)
-    side_by_side = len(members) if on_gpu else os.cpu_count() or 1
-    return (time.monotonic() - began) / side_by_side
+    return (time.monotonic() - began) / (len(members) if on_gpu else jobs)
 
 
 def _race(
     arenas: Sequence[Arena],
     candidates: Sequence[Candidate],
     recipe: TrainRecipe,
-    seconds: float,
-    began: float,
+    end: float,
     seed: int,
+    train: Callable[[Arena, list[Cell]], bool],
     say: Say,
 ) -> list[Trial]:
     trials = [Trial(candidate.label, candidate.policy, (), ()) for candidate in candidates]
-    alive = trials
+    alive, cost = trials, None
     for number, arena in enumerate(arenas):
-        spent = time.monotonic() - began
-        if number and spent + spent / number * len(alive) / len(candidates) > seconds:
-            break  # the next round would not be over in time
+        if cost is not None:
+            affordable = _epochs_left(len(alive), len(arenas) - number, recipe.epochs, end - time.monotonic(), cost)
+            if affordable is None:
+                break
+            recipe = _shortened(recipe, affordable)
         say(f"calibrating, fold {number + 1}: {len(alive)} candidates, {recipe.epochs} epochs of {recipe.network}")
-        _train(arena, alive, recipe, seed)
+        began = time.monotonic()
+        train(arena, [_cell(trial, recipe, seed) for trial in alive])
+        cost = (time.monotonic() - began) / (len(alive) * recipe.epochs)
         alive = [_measured(arena, trial, recipe, seed) for trial in alive]
         alive.sort(key=lambda trial: trial.error)
         done = {trial.label: trial for trial in alive}
@@ -286,10 +304,14 @@ def _race(
     return trials
 
 
-def _train(arena: Arena, trials: Sequence[Trial], recipe: TrainRecipe, seed: int) -> None:
-    """All of them, side by side."""
-    jobs = _SIDE_BY_SIDE if find_device(arena.device).type == "cuda" else None
-    run_cells(arena, [_cell(trial, recipe, seed) for trial in trials], jobs, lambda text: None)
+def _epochs_left(count: int, folds: int, epochs: int, seconds: float, cost: float) -> int | None:
+    """Epochs of the next rounds, by what the last one cost: shorter ones (not below half) rather than fewer rounds."""
+    rounds = _rounds(count, folds)
+    for kept in range(folds, 0, -1):
+        affordable = min(epochs, math.floor(seconds / (sum(rounds[:kept]) * max(cost, 1e-9))))
+        if 2 * affordable >= epochs and affordable >= _LEAST_EPOCHS:
+            return affordable
+    return None
 
 
 def _measured(arena: Arena, trial: Trial, recipe: TrainRecipe, seed: int) -> Trial:

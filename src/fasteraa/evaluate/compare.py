@@ -5,21 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import multiprocessing
 import os
 import re
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
-import torch.multiprocessing  # lets a pool share tensors with its workers instead of copying them
 
 from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, open_arena
@@ -27,6 +21,7 @@ from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
 from fasteraa.evaluate.trainer import Job, Trained, Until, save_network, train_together
+from fasteraa.evaluate.workers import Workers
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import named
@@ -35,6 +30,7 @@ from fasteraa.search.run import choose_backbone, find_device
 
 _WORTH_COMPILING = 12_000  # steps, a minute or more of training: a guess, steps without compiling were never timed
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
+_MOST_EPOCHS = 240
 Say = Callable[[str], None]
 
 
@@ -152,8 +148,12 @@ def make_cell(label: str, policy: Policy, recipe: TrainRecipe, seed: int) -> Cel
 
 
 def choose_recipe(data: Images, device: str, network: str = "auto") -> TrainRecipe:
+    """That of the network. The small one makes as many steps with few images as with a thousand."""
     side = min(data.size)
-    return default_recipe(choose_backbone(network, side, find_device(device)), side)
+    recipe = default_recipe(choose_backbone(network, side, find_device(device)), side)
+    if recipe.network != "small":
+        return recipe
+    return replace(recipe, epochs=min(max(recipe.epochs, 1000 * recipe.epochs // len(data)), _MOST_EPOCHS))
 
 
 def end_of(max_minutes: float | None) -> float:
@@ -164,23 +164,25 @@ def end_of(max_minutes: float | None) -> float:
 
 
 def run_cells(
-    arena: Arena, cells: Sequence[Cell], jobs: int | None = None, say: Say = print, until: float = math.inf
+    arena: Arena,
+    cells: Sequence[Cell],
+    jobs: int | None = None,
+    say: Say = print,
+    until: float = math.inf,
+    workers: Workers | None = None,
 ) -> bool:
     """Train what is missing; `jobs` of them at once (by default one on a GPU, as many as there are cores on a CPU).
+
+    `workers` are processes that are there already and do the work, whatever `jobs` says.
 
     False if the moment `until` (time.time()) came first: what was finished is kept, what was begun goes on next time.
     """
     wanted = [cell for cell in cells if read_cell(arena, cell) is None]
     if len(wanted) < len(cells):
         say(f"{len(cells) - len(wanted)} of {len(cells)} runs are there already")
-    on_cpu = find_device(arena.device).type == "cpu"
-    cores = os.cpu_count() or 1
-    jobs = min(jobs or (cores if on_cpu else 1), max(len(wanted), 1))
-    if isinstance(arena.data, ListedSet):
-        jobs = 1  # reading the images keeps all cores busy
     done = 0
     try:
-        for cell, record in _results(arena, wanted, jobs, max(1, cores // jobs) if on_cpu else None, until):
+        for cell, record in workers.results(arena, wanted) if workers else _results(arena, wanted, jobs, until):
             done += 1
             time_taken = f"{record['seconds']:.0f} s"
             say(f"{done}/{len(wanted)} {cell.label}, seed {cell.seed}: {record['error']:.2f}% ({time_taken})")
@@ -196,14 +198,19 @@ def run_cells(
 
 
 def _results(
-    arena: Arena, cells: Sequence[Cell], jobs: int, threads: int | None, until: float
+    arena: Arena, cells: Sequence[Cell], jobs: int | None, until: float
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Cells with their records, as they are finished; those for which time ran out are left out.
 
-    On a CPU (`threads` of it for each) several at once are processes, on a GPU branches of one graph.
+    On a CPU several at once are processes, on a GPU branches of one graph.
     """
-    if jobs > 1 and threads is not None:
-        yield from _pooled(arena, cells, jobs, threads, until)
+    on_cpu = find_device(arena.device).type == "cpu"
+    jobs = min(jobs or ((os.cpu_count() or 1) if on_cpu else 1), max(len(cells), 1))
+    if isinstance(arena.data, ListedSet):
+        jobs = 1  # reading the images keeps all cores busy
+    if jobs > 1 and on_cpu:
+        with start_workers([arena], jobs, until) as workers:
+            yield from workers.results(arena, cells)
         return
     fuse = _pays(arena, cells)
     for first in range(0, len(cells), jobs):
@@ -212,81 +219,17 @@ def _results(
             yield from zip(group, run_group(arena, group, until=lambda: until, fuse=fuse), strict=True)
 
 
+def start_workers(arenas: Sequence[Arena], jobs: int, until: float = math.inf) -> Workers:
+    return Workers(_work, arenas, jobs, max(1, (os.cpu_count() or 1) // jobs), until)
+
+
+def _work(arena: Arena, cell: Cell, until: Until) -> dict[str, Any]:
+    return run_cell(arena, cell, until=until)
+
+
 def _pays(arena: Arena, cells: Sequence[Cell]) -> bool:
     """Is there enough to train for compiling to pay?"""
     return sum(cell.recipe.epochs * len(arena.data) // cell.recipe.batch_size for cell in cells) >= _WORTH_COMPILING
-
-
-def _pooled(
-    arena: Arena, cells: Sequence[Cell], jobs: int, threads: int | None, until: float
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    context = torch.multiprocessing.get_context("spawn")
-    end = context.Value("d", until)
-    with (
-        interrupt_on_terminate(),
-        ProcessPoolExecutor(jobs, context, initializer=_begin_worker, initargs=(arena, threads, end)) as pool,
-    ):
-        with holding_interrupts():  # what Ctrl-C means is decided here, not in the workers
-            waiting = {pool.submit(_work, cell): cell for cell in cells}
-        try:
-            for future in as_completed(waiting):
-                with suppress(OutOfTime):
-                    yield waiting[future], future.result()
-        except BaseException:
-            end.value = 0.0  # the others end after their epoch, with their state saved
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-@contextmanager
-def interrupt_on_terminate() -> Iterator[None]:
-    """SIGTERM as Ctrl-C, so that workers are told to end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def holding_interrupts() -> Iterator[None]:
-    """Ctrl-C waits until the end of it; processes begun in it never get one."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_worker: tuple[Arena, Any] | None = None  # of this worker process: the arena, and the moment to end
-
-
-def _begin_worker(arena: Arena, threads: int | None, end: Any) -> None:
-    global _worker
-    _worker = (arena, end)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _work(cell: Cell) -> dict[str, Any]:
-    assert _worker is not None
-    arena, end = _worker
-    return run_cell(arena, cell, until=lambda: float(end.value))
 
 
 def run_cell(arena: Arena, cell: Cell, keep_network: Path | None = None, until: Until | None = None) -> dict[str, Any]:

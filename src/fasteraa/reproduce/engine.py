@@ -16,16 +16,18 @@ from fasteraa.data import ImageSet, load, stratify
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import ConfigError, DataError, Stopped
 from fasteraa.evaluate.arena import Arena, open_arena, open_folder
-from fasteraa.evaluate.compare import Cell, end_of, make_cell, read_cell, run_cells
-from fasteraa.evaluate.recipe import TrainRecipe, paper_recipe
+from fasteraa.evaluate.calibrate import calibrate, usual_candidates
+from fasteraa.evaluate.compare import Cell, choose_recipe, end_of, make_cell, read_cell, run_cells
+from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.named import named
+from fasteraa.reproduce.declare import DATA, Line, Search, Table, find_recipe
 from fasteraa.reproduce.pages import publish
 from fasteraa.reproduce.quick import QUICK_IMAGES, quick_recipe, quick_search, quick_sources
 from fasteraa.reproduce.result import Found, Reproduction
-from fasteraa.reproduce.tables import DATA, Line, Search, Table, find_table
+from fasteraa.reproduce.tables import find_table
 from fasteraa.search.config import SearchConfig, make_config, to_settings
-from fasteraa.search.run import find_device, search
+from fasteraa.search.run import SearchResult, find_device, search
 
 RUNS = 3  # of every number, as in the paper
 Say = Callable[[str], None]
@@ -49,7 +51,7 @@ class Setting:
         return self.sources.get(name, name)
 
     def recipe(self, line: Line) -> TrainRecipe:
-        recipe = paper_recipe(line.recipe)
+        recipe = find_recipe(line.recipe)
         return quick_recipe(recipe) if self.quick else recipe
 
 
@@ -173,6 +175,26 @@ class _Made:
         seconds = result.policy.provenance["seconds"]
         how = "found" if result.finished else "time is up, not finished"
         self.setting.say(f"search on {len(data)} images of {wanted.source}, seed {seed}: {how} ({seconds:.0f} s)")
+        if wanted.calibrate and result.finished and time.time() < self.setting.until:
+            self._calibrate(wanted, result, seed)
+
+    def _calibrate(self, wanted: Search, result: SearchResult, seed: int) -> None:
+        """As `fasteraa search` ends; the search itself is shared with lines that do without."""
+        file = self._file(wanted, seed)
+        recipe = choose_recipe(result.data, self.setting.device)
+        candidates = usual_candidates(result.start, result.policy, result.halfway, None)
+        found = calibrate(
+            result.data,
+            candidates[:2] if self.setting.quick else candidates,
+            minutes=wanted.calibrate,
+            recipe=quick_recipe(recipe) if self.setting.quick else recipe,
+            device=self.setting.device,
+            folder=file.parent / "calibration",
+            seed=seed,
+            jobs=1 if self.setting.quick else None,
+        )
+        found.policy(result.policy).save(file)
+        self.setting.say(f"calibrated on {wanted.source}, seed {seed}: {found.sentence()} ({found.seconds:.0f} s)")
 
     def _config(self, wanted: Search, seed: int) -> SearchConfig:
         settings = {**wanted.settings, "seed": seed}
@@ -184,7 +206,9 @@ class _Made:
         parts = [self.setting.source(wanted.source), wanted.images, wanted.classes, wanted.size, config]
         key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
         size = f"L{config['sub_policies']}-K{config['operation_count']}"
-        return self.setting.out / "searches" / f"{wanted.source}-{wanted.images or 'all'}-{size}-{seed}-{key}"
+        objective = "" if config["objective"] == "paper" else f"{config['objective']}-"
+        name = f"{wanted.source}-{wanted.images or 'all'}-{objective}{size}-{seed}-{key}"
+        return self.setting.out / "searches" / name
 
     def _images(self, wanted: Search) -> ImageSet:
         source = self.setting.source(wanted.source)
@@ -194,11 +218,14 @@ class _Made:
         return load(source, subset=images, classes=classes, size=size, data_root=self.setting.data_root)
 
     def _policy(self, wanted: Search, seed: int) -> Policy | None:
-        file = self._folder(wanted, seed) / "policy.json"
+        file = self._file(wanted, seed)
         if not file.exists():
             return None
         policy = Policy.load(file)
         return policy if policy.provenance.get("finished") else None
+
+    def _file(self, wanted: Search, seed: int) -> Path:
+        return self._folder(wanted, seed) / ("calibrated.json" if wanted.calibrate else "policy.json")
 
     def _policies(self, policy: str | Search) -> dict[int, Policy]:
         """One for every seed; those that were not found yet are left out."""

@@ -12,11 +12,12 @@ from typing import Any
 
 from fasteraa.evaluate.statistics import Estimate
 from fasteraa.report.comparison import markdown_row, plain, short, ticks
-from fasteraa.reproduce.result import Found, Reproduction
-from fasteraa.reproduce.tables import Search
+from fasteraa.reproduce.declare import Search
+from fasteraa.reproduce.result import Found, Reproduction, standings
 from fasteraa.search.folder import RunFolder, named_trouble
 
 COLUMNS = ("data", "network", "policy", "paper", "ours", "n", "remark")
+RIVALS = ("none", "TrivialAugment (wide)")  # whom a ranked table compares with
 _TOP5 = "top-5"
 
 
@@ -71,7 +72,21 @@ def summary(result: Reproduction) -> str:
 def to_markdown(result: Reproduction) -> str:
     lines = [markdown_row(COLUMNS), "|" + "---|" * len(COLUMNS)]
     lines += [markdown_row(cells(found)) for found in result.found]
-    return f"{caption(result)}\n\n" + "\n".join(lines) + f"\n\n{summary(result)}\n"
+    page = f"{caption(result)}\n\n" + "\n".join(lines) + f"\n\n{summary(result)}\n"
+    return page + _standings_table(result) if result.table.ranked else page
+
+
+def _standings_table(result: Reproduction) -> str:
+    rows = standings(result, RIVALS)
+    if not rows:
+        return ""
+    columns = ["policy", "mean rank", "data sets", *(f"ahead of / behind {rival}" for rival in RIVALS)]
+    lines = [markdown_row(columns), "|" + "---|" * len(columns)]
+    for row in rows:
+        against = [f"{row.ahead[rival]} / {row.behind[rival]}" if rival != row.label else "-" for rival in RIVALS]
+        lines.append(markdown_row([row.label, f"{row.rank:.2f}", str(row.sets), *against]))
+    words = "Ahead and behind: data sets where a paired test over seeds gives p < 0.05, uncorrected for their number."
+    return "\n" + "\n".join(lines) + f"\n\n{words}\n"
 
 
 def to_dict(result: Reproduction) -> dict[str, Any]:
@@ -84,6 +99,7 @@ def to_dict(result: Reproduction) -> dict[str, Any]:
         "remarks": list(result.remarks),
         "devices": list(result.devices),
         "lines": [_line(found) for found in result.found],
+        **({"standings": [asdict(row) for row in standings(result, RIVALS)]} if result.table.ranked else {}),
     }
 
 

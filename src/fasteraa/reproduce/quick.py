@@ -15,7 +15,15 @@ from fasteraa.search.folder import named_trouble
 
 SIDE, TRAIN, TEST = 12, 40, 20
 QUICK_IMAGES = 30  # where the paper takes a part of the images
-_SEEDS = {"cifar10": 0, "cifar100": 1, "svhn": 2, "imagenet": 3}
+_SEEDS = {
+    "cifar10": 0,
+    "cifar100": 1,
+    "svhn": 2,
+    "imagenet": 3,
+    "fashion-mnist": 4,
+    "imagenette": 5,
+    "ants-and-bees": 6,
+}
 
 
 def quick_sources(folder: Path) -> dict[str, str]:

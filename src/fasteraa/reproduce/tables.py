@@ -1,97 +1,12 @@
-"""Every table and figure of the paper's sections 5 and 6, as data: what was measured there, and how to do it again.
-
-A line is one number. Its policy is a name, a search to make, or None where the paper quotes a system of which there is
-no policy here. `paper` is None where the paper has no number: in its figures, and for baselines that we add.
-"""
+"""Every table and figure of the paper's sections 5 and 6, as data, and the table of our own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
-from fasteraa.data import RECIPES
 from fasteraa.errors import ConfigError, choices_hint
-
-OURS = "Faster AA"
-FULL: Mapping[str, Any] = MappingProxyType({"backbone": "wrn-40-2"})
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """What networks are trained on."""
-
-    source: str  # a named set
-    split: str = "train"
-    subset: int | None = None
-    size: int | None = None
-
-
-DATA = {
-    "cifar10": DataSet("cifar10"),
-    "cifar100": DataSet("cifar100"),
-    "svhn": DataSet("svhn", "train+extra"),
-    "reduced-cifar10": DataSet("cifar10", subset=4_000),
-    "imagenet": DataSet("imagenet", size=224),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """A policy to find, one for every seed, all on the same images."""
-
-    source: str  # a named set
-    images: int | None = None  # all of them by default
-    classes: int | None = None
-    size: int | None = None
-    settings: Mapping[str, Any] = field(
-        default_factory=lambda: FULL
-    )  # of SearchConfig, where they are not its defaults
-    keep: int | None = None  # train with so many of the sub-policies, drawn by the seed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One number of the paper."""
-
-    data: str  # of DATA
-    policy: str | Search | None
-    label: str
-    paper: float | None
-    recipe: str = ""  # of fasteraa.evaluate.PAPER; empty where the search itself is measured
-    measure: str = "error"  # or error_top5, or hours (of the search)
-    x: float | None = None  # place in a figure
-    note: str = ""
-
-    @property
-    def network(self) -> str:
-        return self.recipe.partition("/")[2]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    name: str
-    title: str
-    lines: tuple[Line, ...]
-    unit: str = "error %"
-    axis: str = ""  # of a figure
-    logarithmic: bool = False
-
-
-def search_on(source: str, **settings: Any) -> Search:
-    """The paper's search on a data set: its number of images, L = 10, K = 2, unless said otherwise."""
-    found = RECIPES[source]
-    backbone = "resnet-50" if source == "imagenet" else "wrn-40-2"
-    size = found.size if source == "imagenet" else None
-    return Search(
-        source=source,
-        images=found.subset,
-        classes=found.classes,
-        size=size,
-        settings=MappingProxyType({"backbone": backbone, **settings}),
-    )
-
+from fasteraa.reproduce.declare import FULL, OURS, Line, Search, Table, search_on
+from fasteraa.reproduce.quality import QUALITY
 
 CIFAR10, CIFAR100, SVHN, IMAGENET = (search_on(name) for name in ("cifar10", "cifar100", "svhn", "imagenet"))
 
@@ -289,6 +204,7 @@ TABLES: dict[str, Table] = {
         ),
         _data_size(),
         _policy_training(),
+        QUALITY,
     )
 }
 

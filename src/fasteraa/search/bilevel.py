@@ -44,7 +44,13 @@ class Bilevel(BaseStep):
 
 
 def bilevel_gradient(
-    learner: nn.Module, trained: Tensor, labels: Tensor, held: Tensor, held_labels: Tensor, rate: float, size: float = 1e-2
+    learner: nn.Module,
+    trained: Tensor,
+    labels: Tensor,
+    held: Tensor,
+    held_labels: Tensor,
+    rate: float,
+    size: float = 1e-2,
 ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
     """d/d(images) of the loss on held-back images after one step of gradient descent on `trained` images.
 

@@ -1,0 +1,108 @@
+"""Processes that train cells side by side on the cores of a CPU."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import torch
+
+from fasteraa.errors import OutOfTime
+from fasteraa.evaluate.arena import Arena
+from fasteraa.evaluate.trainer import Until
+
+Record = dict[str, Any]
+Work = Callable[[Arena, Any, Until], Record]  # trains a cell in an arena
+
+
+class Workers:
+    """Started once (that takes seconds) and given cells of any of its arenas, until the `with` is left."""
+
+    def __init__(self, work: Work, arenas: Sequence[Arena], jobs: int, threads: int, until: float = math.inf):
+        self.arenas = list(arenas)
+        context = torch.multiprocessing.get_context("spawn")
+        self._end = context.Value("d", until)
+        given = (work, self.arenas, threads, self._end)
+        self._pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=given)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Workers:
+        self._stack.enter_context(_interrupt_on_terminate())
+        self._stack.enter_context(self._pool)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def results(self, arena: Arena, cells: Sequence[Any]) -> Iterator[tuple[Any, Record]]:
+        """Cells with their records, as they are finished; those for which time ran out are left out."""
+        place = next(place for place, each in enumerate(self.arenas) if each is arena)
+        with _holding_interrupts():  # what Ctrl-C means is decided here, not in the workers
+            waiting = {self._pool.submit(_work, place, cell): cell for cell in cells}
+        try:
+            for future in as_completed(waiting):
+                with suppress(OutOfTime):
+                    yield waiting[future], future.result()
+        except BaseException:
+            self._end.value = 0.0  # the others end after their epoch, with their state saved
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _interrupt_on_terminate() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, so that workers are told to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _holding_interrupts() -> Iterator[None]:
+    """Ctrl-C waits until the end of it; processes begun in it never get one."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# --- in a worker -----------------------------------------------------------------------------------------------------
+
+_mine: tuple[Work, list[Arena], Any] | None = None  # of this process: what to do, where, and the moment to end
+
+
+def _begin(work: Work, arenas: list[Arena], threads: int, end: Any) -> None:
+    global _mine
+    _mine = work, arenas, end
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(place: int, cell: Any) -> Record:
+    assert _mine is not None
+    work, arenas, end = _mine
+    return work(arenas[place], cell, lambda: float(end.value))

@@ -1,0 +1,119 @@
+"""What a table is: lines, each one number, with what was measured elsewhere and how to do it again.
+
+The policy of a line is a name, a search to make, or None where the paper quotes a system of which there is no policy
+here. `paper` is None where the paper has no number: in its figures, and for what we add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from fasteraa.data import RECIPES
+from fasteraa.evaluate.recipe import PAPER, TrainRecipe
+
+OURS = "Faster AA"
+FULL: Mapping[str, Any] = MappingProxyType({"backbone": "wrn-40-2"})
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What networks are trained on."""
+
+    source: str  # a named set
+    split: str = "train"
+    subset: int | None = None
+    size: int | None = None
+
+
+DATA = {
+    "cifar10": DataSet("cifar10"),
+    "cifar100": DataSet("cifar100"),
+    "svhn": DataSet("svhn", "train+extra"),
+    "reduced-cifar10": DataSet("cifar10", subset=4_000),
+    "imagenet": DataSet("imagenet", size=224),
+    "reduced-cifar100": DataSet("cifar100", subset=4_000),
+    "reduced-svhn": DataSet("svhn", subset=1_000),
+    **{f"fashion-{count}": DataSet("fashion-mnist", subset=count) for count in (300, 1_000, 4_000)},
+    "imagenette-1000": DataSet("imagenette", subset=1_000, size=64),
+    "ants-and-bees": DataSet("ants-and-bees", size=64),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """A policy to find, one for every seed, all on the same images."""
+
+    source: str  # a named set
+    images: int | None = None  # all of them by default
+    classes: int | None = None
+    size: int | None = None
+    settings: Mapping[str, Any] = field(
+        default_factory=lambda: FULL
+    )  # of SearchConfig, where they are not its defaults
+    keep: int | None = None  # train with so many of the sub-policies, drawn by the seed
+    calibrate: float = 0.0  # minutes of calibration after the search; 0 for none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One number of the paper."""
+
+    data: str  # of DATA
+    policy: str | Search | None
+    label: str
+    paper: float | None
+    recipe: str = ""  # of fasteraa.evaluate.PAPER; empty where the search itself is measured
+    measure: str = "error"  # or error_top5, or hours (of the search)
+    x: float | None = None  # place in a figure
+    note: str = ""
+
+    @property
+    def network(self) -> str:
+        return self.recipe.partition("/")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    name: str
+    title: str
+    lines: tuple[Line, ...]
+    unit: str = "error %"
+    axis: str = ""  # of a figure
+    logarithmic: bool = False
+    ranked: bool = False  # the same policies on several data sets: say who is ahead
+
+
+def search_on(source: str, **settings: Any) -> Search:
+    """The paper's search on a data set: its number of images, L = 10, K = 2, unless said otherwise."""
+    found = RECIPES[source]
+    backbone = "resnet-50" if source == "imagenet" else "wrn-40-2"
+    size = found.size if source == "imagenet" else None
+    return Search(
+        source=source,
+        images=found.subset,
+        classes=found.classes,
+        size=size,
+        settings=MappingProxyType({"backbone": backbone, **settings}),
+    )
+
+
+def _small_set(**settings: Any) -> TrainRecipe:
+    """Few images: small batches, no cutout beside the policy."""
+    kept = {"network": "wrn-16-2", "batch_size": 64, "learning_rate": 0.05, "weight_decay": 5e-4, "cutout": 0}
+    return TrainRecipe(**{**kept, **settings})
+
+
+# for the sets of our own table that the paper does not have
+OWN_RECIPES: dict[str, TrainRecipe] = {
+    "fashion-300/wrn-16-2": _small_set(epochs=240),
+    "fashion-1000/wrn-16-2": _small_set(epochs=100),
+    "fashion-4000/wrn-16-2": _small_set(epochs=60),
+    "photos/wrn-16-4": _small_set(network="wrn-16-4", epochs=200),
+}
+
+
+def find_recipe(name: str) -> TrainRecipe:
+    return OWN_RECIPES[name] if name in OWN_RECIPES else PAPER[name]
