@@ -164,4 +164,6 @@ def test_shifts_in_pixels():
 
 def test_sides_beyond_fixed_point_are_refused():
     with pytest.raises(ImageError, match="sides of up to 16383"):
-        hard("translate_x", torch.zeros(1, 1, 40000, dtype=torch.uint8), 0.5)
+        hard("translate_x", torch.zeros(1, 1, 16384, dtype=torch.uint8), 0.5)
+    row = (torch.arange(16383) % 251).to(torch.uint8)
+    assert torch.equal(hard("flip", row.view(1, 1, -1), 1.0).flatten(), row.flip(0))
