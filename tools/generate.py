@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 import sys
 from collections.abc import Callable
@@ -56,18 +58,57 @@ def _parameter(parameter: Any) -> str | None:
     return f"- `{names}`: {parameter.help}{shown}"
 
 
+def python_reference() -> str:
+    found: str = tool("reference").reference()
+    return found
+
+
+def example(name: str) -> str:
+    """`STEM-PART`: the imports of examples/STEM.py and its function or class PART, so that what is read was tested."""
+    stem, _, part = name.partition("-")
+    source = (ROOT / "examples" / f"{stem}.py").read_text(encoding="utf-8")
+    body = ast.parse(source).body
+    known = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    if part not in known:
+        raise LookupError(f"examples/{stem}.py has no part {part!r}; it has {', '.join(known)}")
+    lines, shown = source.splitlines(), []
+    for node in body:
+        setting = isinstance(node, ast.Expr) and "environ" in ast.dump(node)  # which a package reads when imported
+        if setting or isinstance(node, ast.Import | ast.ImportFrom):
+            shown.append(lines[node.lineno - 1])
+        elif getattr(node, "name", None) == part:
+            shown += ["", *lines[node.lineno - 1 : node.end_lineno]]
+    code = "\n".join(shown)
+    return f"```python\n{code}\n```"
+
+
+def tool(name: str) -> Any:
+    """A neighbour of this file; the folder is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 MADE: dict[str, Callable[[], str]] = {
     "ops-table": ops_table,
     "export-table": export_table,
     "cli-help": cli_help,
+    "python-reference": python_reference,
 }
+
+
+def made(name: str) -> str:
+    return example(name.removeprefix("example-")) if name.startswith("example-") else MADE[name]()
 
 
 def refreshed(text: str) -> str:
     """The text with everything between `<!-- made: NAME -->` and `<!-- end -->` made anew."""
 
     def make(match: re.Match[str]) -> str:
-        return f"<!-- made: {match[1]} -->\n{MADE[match[1]]()}\n<!-- end -->"
+        return f"<!-- made: {match[1]} -->\n{made(match[1])}\n<!-- end -->"
 
     return re.sub(r"<!-- made: ([\w-]+) -->\n.*?<!-- end -->", make, text, flags=re.DOTALL)
 

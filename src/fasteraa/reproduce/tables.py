@@ -66,11 +66,14 @@ class Line:
 
     @property
     def network(self) -> str:
+        """The network that the recipe trains."""
         return self.recipe.partition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
+    """A table or figure of the paper, as data."""
+
     name: str
     title: str
     lines: tuple[Line, ...]
@@ -262,6 +265,7 @@ def _svhn() -> Table:
     return Table(name="svhn", title="Test errors on SVHN, core and extra images (Table 4)", lines=tuple(lines))
 
 
+# The paper's tables and figures, by the names that `fasteraa reproduce` takes.
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
