@@ -92,11 +92,34 @@ def tool(name: str) -> Any:
     return module
 
 
+def results_index() -> str:
+    """The folders of results/, by the titles of their pages."""
+    found = []
+    for page in sorted(ROOT.glob("results/*/README.md")):
+        title = page.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        found.append(f"- [{title}](../{page.relative_to(ROOT).as_posix()})")
+    return "\n".join(found)
+
+
+def results_errors() -> str:
+    """The errors that a comparison printed, seed by seed, the lowest first."""
+    from fasteraa.cli.tables import markdown_table
+
+    text = (ROOT / "results" / "reduced-cifar10" / "log.txt").read_text(encoding="utf-8")
+    cells = {(label, int(seed)): error for label, seed, error in re.findall(r"/\d+ (.+), seed (\d+): ([\d.]+)%", text)}
+    seeds = sorted({seed for _, seed in cells})
+    labels = sorted({label for label, _ in cells}, key=lambda label: float(cells[label, seeds[0]]))
+    rows = [[label, *(cells.get((label, seed), "") for seed in seeds)] for label in labels]
+    return markdown_table(["policy", *(f"error %, seed {seed}" for seed in seeds)], rows)
+
+
 MADE: dict[str, Callable[[], str]] = {
     "ops-table": ops_table,
     "export-table": export_table,
     "cli-help": cli_help,
     "python-reference": python_reference,
+    "results-index": results_index,
+    "results-errors": results_errors,
 }
 
 
@@ -127,5 +150,5 @@ def stale(write: bool) -> list[Path]:
 
 if __name__ == "__main__":
     check = "--check" in sys.argv
-    for path in stale(write=not check):
+    for path in [*stale(write=not check), *tool("pictures").stale(write=not check)]:
         print(("stale: " if check else "rewritten: ") + str(path.relative_to(ROOT)))

@@ -34,8 +34,7 @@ def public_modules() -> list[Any]:
 
 def _module(module: Any, seen: dict[int, str]) -> Iterator[str]:
     yield f"## Module `{module.__name__}`"
-    _words(module.__doc__, module.__name__)
-    yield _markdown(module.__doc__.strip())  # its margin is 0: what is indented is code
+    yield _markdown(_words(module.__doc__, module.__name__))
     for name in sorted(module.__all__, key=str.lower):
         full = f"{module.__name__}.{name}"
         if name.startswith("__"):

@@ -1,7 +1,7 @@
 """Networks by name: the paper's, a small one for CPUs, and any of timm's.
 
-net = nets.build("wrn-40-2", num_classes=10)
-critic = nets.Critic(nets.build("wrn-40-2", 10), 10)
+>>> net = nets.build("wrn-40-2", num_classes=10)
+>>> critic = nets.Critic(nets.build("wrn-40-2", 10), 10)
 """
 
 from __future__ import annotations
