@@ -71,15 +71,22 @@ def example(name: str) -> str:
     known = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     if part not in known:
         raise LookupError(f"examples/{stem}.py has no part {part!r}; it has {', '.join(known)}")
-    lines, shown = source.splitlines(), []
-    for node in body:
-        setting = isinstance(node, ast.Expr) and "environ" in ast.dump(node)  # which a package reads when imported
-        if setting or isinstance(node, ast.Import | ast.ImportFrom):
-            shown.append(lines[node.lineno - 1])
-        elif getattr(node, "name", None) == part:
-            shown += ["", *lines[node.lineno - 1 : node.end_lineno]]
-    code = "\n".join(shown)
+    shown = next(node for node in body if getattr(node, "name", None) == part)
+    used = {node.id for node in ast.walk(shown) if isinstance(node, ast.Name)}
+    lines = source.splitlines()
+    imports = [lines[node.lineno - 1] for node in body if _imports(node) & used]
+    settings = [lines[node.lineno - 1] for node in body if isinstance(node, ast.Expr) and "environ" in ast.dump(node)]
+    if settings:  # which a package reads when it is imported
+        imports = ["import os", "", *settings, "", *imports]
+    code = "\n".join([*imports, "", "", *lines[shown.lineno - 1 : shown.end_lineno]])
     return f"```python\n{code}\n```"
+
+
+def _imports(node: ast.stmt) -> set[str]:
+    """The names that an import brings."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return set()
+    return {alias.asname or alias.name.split(".")[0] for alias in node.names}
 
 
 def tool(name: str) -> Any:

@@ -83,6 +83,7 @@ def rewritten(page: Path, text: str) -> tuple[str, list[Path]]:
 
 def gather(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
     for page in pages():
         text, linked = rewritten(page, page.read_text(encoding="utf-8"))
         put = folder / place(page)
