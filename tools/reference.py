@@ -163,16 +163,24 @@ def signature(function: Any, name: str, width: int | None) -> str:
             parts.append("*")
         star = star or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
         parts.append(_parameter(parameter))
-    end = "" if found.return_annotation is found.empty or name[0].isupper() else f" -> {found.return_annotation}"
+    end = (
+        ""
+        if found.return_annotation is found.empty or name[0].isupper()
+        else f" -> {_annotation(found.return_annotation)}"
+    )
     line = f"{name}({', '.join(parts)}){end}"
     if width is None or len(line) <= width:
         return line
     return f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){end}"
 
 
+def _annotation(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
 def _parameter(parameter: inspect.Parameter) -> str:
     stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-    typed = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
+    typed = "" if parameter.annotation is parameter.empty else f": {_annotation(parameter.annotation)}"
     if parameter.default is parameter.empty:
         return f"{stars}{parameter.name}{typed}"
     default = getattr(parameter.default, "__name__", None) or repr(parameter.default)
