@@ -53,7 +53,8 @@ generate: $(STAMP)
 docs: generate
 	@uv pip install --quiet --python $(BIN)/python -e '.[docs]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[docs]'
 	$(BIN)/python tools/site.py
+	@rm -rf site
 	$(BIN)/zensical build --strict -f mkdocs.yml
 
 clean:
-	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .cache src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -85,7 +85,7 @@ def test_a_public_name_without_words_is_an_error():
     def find(where, *, deep: bool = False) -> int: ...
 
     room = SimpleNamespace(__name__="fasteraa.room", __doc__="A room.", __all__=["find"], find=find)
-    with pytest.raises(LookupError, match="fasteraa.room.find is public and has no words"):
+    with pytest.raises(LookupError, match="find is public and has no words"):
         list(reference._module(room, {}))
     find.__doc__ = "Look for it."
     text = "\n".join(reference._module(room, {}))
@@ -246,7 +246,8 @@ def test_documented_commands_and_flags_exist(page):
 
 
 def test_wrong_commands_are_noticed():
-    text = "```sh\nfasteraa serch x/ \\\n  --out y  # ok\nfasteraa search --epohcs 3\nmake demos\n```\n`fasteraa data chek`"
+    shell = "fasteraa serch x/ \\\n  --out y  # ok\nfasteraa search --epohcs 3\nmake demos\n"
+    text = f"```sh\n{shell}```\n`fasteraa data chek`"
     assert [wrong_words(line) for line in commands(text)] == [["serch"], ["--epohcs"], ["demos"], ["chek"]]
     assert wrong_words("fasteraa COMMAND --help") == []
     assert wrong_words("fasteraa search photos/ --no-flip --set critic_norm=batch -o run") == []
