@@ -1,11 +1,11 @@
-# make setup | test | test-extras | check | demo | parity | mutate | generate
+# make setup | test | test-extras | check | demo | docs | parity | mutate | generate
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.ready
 EXTRAS ?= dev
 JOBS ?= 2
-.PHONY: setup demo test test-extras check parity mutate generate clean
+.PHONY: setup demo docs test test-extras check parity mutate generate clean
 
 setup: $(STAMP)
 
@@ -49,5 +49,12 @@ mutate: $(STAMP)
 generate: $(STAMP)
 	$(BIN)/python tools/generate.py
 
+# the pages as a site in site/; a broken link ends it
+docs: generate
+	@uv pip install --quiet --python $(BIN)/python -e '.[docs]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(BIN)/python tools/site.py
+	@rm -rf site
+	$(BIN)/zensical build --strict -f mkdocs.yml
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .cache src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,19 +1,29 @@
-"""Generated parts of the docs are fresh, links lead somewhere, and the documented commands exist."""
+"""What the docs show is fresh, leads somewhere, and works: generated parts, pictures, links, nav, code, commands."""
 
+import ast
 import importlib.util
 import re
+import shlex
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
+import typer
+import yaml
+from PIL import Image
 
+from fasteraa.cli.app import app
 from fasteraa.data import load
+from fasteraa.nets import Critic
+from fasteraa.ops import OPS
+from fasteraa.policy import Policy
+from fasteraa.search.objective import penalty_gradient
+from fasteraa.testing.ops import CHECKS, parity
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
-
-
-def generator():
-    return tool("generate")
 
 
 def tool(name):
@@ -23,41 +33,83 @@ def tool(name):
     return module
 
 
+generate, pictures, reference, site = (tool(name) for name in ("generate", "pictures", "reference", "site"))
+PAGES = [*site.pages(), ROOT / "README.md"]
+
+
+def name_of(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+
+
+def blocks(text, language):
+    """The code blocks in one language, README's and the docs' own way of fencing."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+# --- what is made from the code ----------------------------------------------------------------------------------
+
+
 def test_generated_parts_are_fresh():
-    assert generator().stale(write=False) == [], "run `make generate`"
+    assert generate.stale(write=False) == [], "run `make generate`"
 
 
 def test_staleness_is_noticed():
     text = "<!-- made: ops-table -->\nold\n<!-- end -->"
-    assert generator().refreshed(text) != text
+    assert generate.refreshed(text) != text
+    with pytest.raises(LookupError, match="no part 'nothing'; it has Pictures, main"):
+        generate.refreshed("<!-- made: example-plain_pytorch-nothing -->\n<!-- end -->")
 
 
-def anchors(path):
-    headings = re.findall(r"^#+ (.+)$", path.read_text(), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+def test_pictures_are_fresh():
+    assert pictures.stale(write=False) == [], "run `make generate`"
+    assert {path.stem for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
+    assert sum(path.stat().st_size for path in pictures.FOLDER.iterdir()) < 600_000
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#\s]*)(#[^)]*)?\)", page.read_text()):
-        file, anchor = target
-        if file.startswith("http"):
-            continue
-        path = (page.parent / file).resolve() if file else page
-        assert path.exists(), f"{page.name} links to {file}"
-        if anchor:
-            assert anchor[1:] in anchors(path), f"{page.name} links to {file}{anchor}"
+def test_a_changed_picture_is_noticed():
+    def drawn(level, words="boot"):
+        canvas = pictures.Canvas(50, 50, "a boot")
+        canvas.tile(0, 0, torch.full((3, 4, 4), level, dtype=torch.uint8), 20)
+        canvas.text(0, 40, words)
+        return canvas.svg()
+
+    assert pictures.same(drawn(100), drawn(102))
+    assert not pictures.same(drawn(100), drawn(103))
+    assert not pictures.same(drawn(100), drawn(100, "shoe"))
+
+
+def test_a_public_name_without_words_is_an_error():
+    def find(where, *, deep: bool = False) -> int: ...
+
+    room = SimpleNamespace(__name__="fasteraa.room", __doc__="A room.", __all__=["find"], find=find)
+    with pytest.raises(LookupError, match="find is public and has no words"):
+        list(reference._module(room, {}))
+    find.__doc__ = "Look for it."
+    text = "\n".join(reference._module(room, {}))
+    assert "### `fasteraa.room.find`" in text
+    assert "find(where, *, deep: bool = False) -> int" in text
+
+
+def test_the_reference_has_every_public_name():
+    text = (ROOT / "docs" / "python.md").read_text()
+    for module in reference.public_modules():
+        for name in module.__all__:
+            assert name == "__version__" or f"### `{module.__name__}.{name}`" in text
 
 
 def test_the_table_of_the_runs_comes_from_their_folders():
     folder = ROOT / "results" / "search-h200"
     written = (folder / "README.md").read_text()
-    rows = [tool("runs").row(run) for run in sorted(folder.iterdir()) if run.is_dir()]
+    runs = tool("runs")
+    rows = [runs.row(run) for run in sorted(folder.iterdir()) if run.is_dir()]
     assert len(rows) == 4
     for name, seconds, hours, *rest in rows:
         assert re.search(rf"\| {name} \| {seconds} \| {hours} \| [^|]+ \| {re.escape(' | '.join(rest))} \|", written)
     for name in ("cifar-0", "cifar-1", "cifar-2"):
-        assert tool("runs").invert(folder / name).split("invert ")[1] in written
+        assert runs.invert(folder / name).split("invert ")[1] in written
 
 
 def test_the_critics_estimate_moves_while_the_policy_stands_still():
@@ -65,3 +117,238 @@ def test_the_critics_estimate_moves_while_the_policy_stands_still():
     one, two = (tool("critic_norms").estimates(data, "none", 2, seed=0) for _ in range(2))
     assert one == two
     assert len(set(one)) == 2
+
+
+# --- links and nav -------------------------------------------------------------------------------------------------
+
+
+def broken_links(page, text):
+    """Links to nothing, to a folder (a site has no page for it), or to a heading that a forge or the site lacks."""
+    for link in site.links(text):
+        path = (page.parent / link.file).resolve() if link.file else page
+        if link.file and not path.is_file():
+            yield link.file
+        elif link.anchor:
+            headings = site.headings(text if path == page else path.read_text(encoding="utf-8"))
+            for anchor in (site.forge_anchor, site.site_anchor):
+                if [anchor(heading) for heading in headings].count(link.anchor) != 1:
+                    yield f"{link.file}#{link.anchor}"
+                    break
+
+
+@every_page
+def test_links_lead_somewhere(page):
+    assert list(broken_links(page, page.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("[a](search.md) [b](search.md#how-much-of-it) [c](https://example.org/x.md) `[d](gone.md)`", []),
+        ("```python\n[a](gone.md)\n```\n[b](gone.md)", ["gone.md"]),
+        ("[a](../examples)", ["../examples"]),
+        ("[a](search.md#how-much)", ["search.md#how-much"]),
+        ("# One\n[a](#one) [b](#two)", ["#two"]),
+        ("# One -- two\n[a](#one----two)", ["#one----two"]),  # the site makes one dash of them
+        ("# One\n# One\n[a](#one)", ["#one"]),
+        ("![a](pictures/gone.svg)", ["pictures/gone.svg"]),
+    ],
+)
+def test_a_broken_link_is_noticed(text, broken):
+    assert list(broken_links(ROOT / "docs" / "page.md", text)) == broken
+
+
+def nav():
+    return list(site.nav_entries(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+
+
+def test_every_page_is_in_the_nav_once_and_every_entry_is_a_page():
+    assert sorted(nav()) == sorted(site.place(page).as_posix() for page in site.pages()), "see nav in mkdocs.yml"
+
+
+def test_nav_entries_are_found_in_sections():
+    assert list(site.nav_entries(["a.md", {"B": "b.md"}, {"C": [{"D": "d.md"}, "e.md"]}])) == [
+        "a.md",
+        "b.md",
+        "d.md",
+        "e.md",
+    ]
+
+
+def test_every_picture_is_shown():
+    shown = {(page.parent / link.file).resolve() for page in PAGES for link in site.links(page.read_text())}
+    assert set(pictures.FOLDER.iterdir()) <= shown
+
+
+def test_the_gathered_pages_need_nothing_outside(tmp_path):
+    site.gather(tmp_path)
+    gathered = list(tmp_path.rglob("*.md"))
+    assert {path.relative_to(tmp_path).as_posix() for path in gathered} == set(nav())
+    for page in gathered:
+        text = page.read_text(encoding="utf-8")
+        assert list(broken_links(page, text)) == []
+        for link in site.links(text):
+            assert (page.parent / link.file).resolve().is_relative_to(tmp_path)
+    assert (tmp_path / "examples" / "timm_training.py").exists()
+    assert "](results/search-h200/README.md)" in (tmp_path / "benchmarks.md").read_text()
+    assert "](../../search.md#" in (tmp_path / "results" / "search-h200" / "README.md").read_text()
+
+
+def test_the_settings_of_the_site_name_files_that_are_there():
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert all((ROOT / "docs" / name).exists() for name in settings["extra_css"])
+    assert ROOT / settings["docs_dir"] == site.GATHERED
+
+
+# --- code and commands ---------------------------------------------------------------------------------------------
+
+
+@every_page
+def test_python_in_the_pages_is_python(page):
+    if page.name != "python.md":  # signatures
+        for code in blocks(page.read_text(encoding="utf-8"), "python"):
+            ast.parse(code)
+
+
+def commands(text):
+    """`fasteraa ...` and `make ...` in shell blocks and in running text, a line each."""
+    shell = "".join(blocks(text, "sh")).replace("\\\n", "")
+    lines = [line.strip().removeprefix(".venv/bin/") for line in shell.splitlines()]
+    lines += [" ".join(code.split()) for code in re.findall(r"`((?:fasteraa|make) [^`]+)`", site._without_blocks(text))]
+    return [line for line in lines if line.startswith(("fasteraa ", "make "))]
+
+
+@cache
+def root_command():
+    return typer.main.get_command(app)
+
+
+def wrong_words(line):
+    """Commands, flags and targets that do not exist."""
+    words = shlex.split(line, comments=True)
+    if words[0] == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+        return [word for word in words[1:] if "=" not in word and word not in targets]
+    command, rest = root_command(), words[1:]
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        if rest[0] not in command.commands:
+            return [] if rest[0].isupper() else [rest[0]]
+        command, rest = command.commands[rest[0]], rest[1:]
+    flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    found = [word.partition("=")[0] for word in rest if word.startswith("-")]
+    return [flag for flag in found if flag not in flags | {"--help"}]
+
+
+@every_page
+def test_documented_commands_and_flags_exist(page):
+    for line in commands(page.read_text(encoding="utf-8")):
+        assert wrong_words(line) == [], line
+
+
+def test_wrong_commands_are_noticed():
+    shell = "fasteraa serch x/ \\\n  --out y  # ok\nfasteraa search --epohcs 3\nmake demos\n"
+    text = f"```sh\n{shell}```\n`fasteraa data chek`"
+    assert [wrong_words(line) for line in commands(text)] == [["serch"], ["--epohcs"], ["demos"], ["chek"]]
+    assert wrong_words("fasteraa COMMAND --help") == []
+    assert wrong_words("fasteraa search photos/ --no-flip --set critic_norm=batch -o run") == []
+
+
+def test_documented_scripts_exist():
+    for page in PAGES:
+        for script in re.findall(r"python3? ((?:tools|examples)/\w+\.py)", page.read_text(encoding="utf-8")):
+            assert (ROOT / script).is_file(), f"{page.name}: {script}"
+
+
+SMALL = {  # what makes a command of the quick start a matter of seconds
+    "search": ["--epochs", "1", "--batch-size", "8", "--subset", "40", "--size", "16", "--no-calibrate"],
+    "compare": ["--epochs", "1", "--subset", "40", "--seeds", "1", "--jobs", "1", "--held-out", "0.5"],
+}
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """A folder of class folders in the folder where the test then stands."""
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        place = tmp_path / "photos" / ("cats", "dogs")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(place / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_quick_start_works(photos, fasteraa):
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    lines = [line for block in blocks(text, "sh") for line in block.splitlines() if line.startswith("fasteraa ")]
+    assert len(lines) >= 9
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        code, _, err = fasteraa(*words, *SMALL.get(words[0], []))
+        assert code == 0, f"{line}: {err}"
+        if "--out" in words:
+            assert Path(words[words.index("--out") + 1]).exists(), line
+    for code in blocks(text, "python"):
+        names = {}
+        exec(code, names)
+        assert names["augmented"].shape == names["images"].shape
+
+
+# --- the guide to extending ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guide():
+    """The code of a section of docs/extend.md, run."""
+    parts = re.split(r"^## ", (ROOT / "docs" / "extend.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+    def run(section):
+        (text,) = [part for part in parts if part.startswith(section + "\n")]
+        names = {}
+        for code in blocks(text, "python"):
+            exec(code, names)
+        return SimpleNamespace(**names)
+
+    return run
+
+
+def test_the_operation_of_the_guide_passes_every_check(guide):
+    before = set(OPS)
+    try:
+        row = guide("An operation").gamma
+        assert set(OPS) - before == {"gamma"}
+        assert parity(row, magnitudes=5, sizes=((9, 7),)).differing == 0
+        for check in CHECKS:
+            check(row)
+    finally:
+        OPS.pop("gamma", None)
+
+
+def test_the_exporter_of_the_guide_works(guide, tmp_path):
+    exporter, policy = guide("An exporter"), Policy.named("trivialaugment-wide")
+    image = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+    assert exporter.render(policy)(image).shape == image.shape
+    names = {}
+    exec(exporter.text(policy, tmp_path / "x.py"), names)
+    assert names["augment"](image).shape == image.shape
+
+
+def test_the_network_of_the_guide_makes_a_critic(guide):
+    critic = Critic(guide("A network").Tiny(3), 3)
+    scores, logits = critic(torch.rand(4, 3, 16, 16))
+    assert (scores.shape, logits.shape) == ((4,), (4, 3))
+    penalty_gradient(critic, torch.rand(4, 3, 16, 16), 10.0)
+    assert all(parameter.grad is not None for parameter in critic.head.parameters() if parameter.ndim > 1)
+
+
+def test_the_search_methods_of_the_guide_find_policies(guide):
+    methods = guide("A search method")
+    found = methods.random_search(tries=2, epochs=1, subset=50)
+    assert found.hash in {Policy.named("random", seed=seed).hash for seed in range(2)}
+    data = load(subset=20)
+    batches = [(data.images / 255, data.labels)] * 8
+    settings = {"sub_policies": 1, "operation_count": 1, "ops": ("brightness",)}
+    torch.manual_seed(0)
+    darker = methods.learn(batches, lambda images, labels: images.var(), **settings)
+    torch.manual_seed(0)
+    start = methods.learn([], None, **settings)
+    assert darker.provenance == {"method": "learn"}
+    assert darker.hash != start.hash

@@ -1,11 +1,14 @@
 """The examples run, on tiny data, and train."""
 
 import importlib.util
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras reads it when it is imported
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 NEEDS = {
     "plain_pytorch": [],
@@ -14,6 +17,9 @@ NEEDS = {
     "hf_datasets_trainer": ["datasets", "transformers", "accelerate"],
     "albumentations_pipeline": ["albumentations"],
     "gpu_batch": ["kornia"],
+    "keras_layer": ["keras"],
+    "dali_pipeline": ["nvidia.dali"],
+    "standalone_file": [],
 }
 
 
@@ -70,3 +76,23 @@ def test_gpu_batch():
     assert augmented.dtype == torch.uint8
     assert augmented.shape == floats.shape == (40, 3, 28, 28)
     assert masks.shape == (40, 1, 28, 28)
+
+
+@pytest.mark.filterwarnings("ignore")  # Keras and torch have words for each other
+def test_keras():
+    model, losses = example("keras_layer").main(count=100, epochs=2)
+    assert len(losses) == 2
+    images = np.zeros((3, 28, 28, 3), np.uint8)
+    assert model(images, training=False).shape == (3, 10)
+
+
+def test_dali():
+    before, after = example("dali_pipeline").main(count=20)
+    assert [image.shape for image in after] == [(28, 28, 3)] * 20
+    assert any((one != other).any() for one, other in zip(before, after, strict=True))
+
+
+def test_standalone_file():
+    before, after = example("standalone_file").main()
+    assert [image.size for image in after] == [(28, 28)] * 10
+    assert any(one != other for one, other in zip(before, after, strict=True))

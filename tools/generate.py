@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 import sys
 from collections.abc import Callable
@@ -56,18 +58,87 @@ def _parameter(parameter: Any) -> str | None:
     return f"- `{names}`: {parameter.help}{shown}"
 
 
+def python_reference() -> str:
+    found: str = tool("reference").reference()
+    return found
+
+
+def example(name: str) -> str:
+    """`STEM-PART`: the imports of examples/STEM.py and its function or class PART, so that what is read was tested."""
+    stem, _, part = name.partition("-")
+    source = (ROOT / "examples" / f"{stem}.py").read_text(encoding="utf-8")
+    body = ast.parse(source).body
+    known = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    if part not in known:
+        raise LookupError(f"examples/{stem}.py has no part {part!r}; it has {', '.join(known)}")
+    shown = next(node for node in body if getattr(node, "name", None) == part)
+    used = {node.id for node in ast.walk(shown) if isinstance(node, ast.Name)}
+    lines = source.splitlines()
+    imports = [lines[node.lineno - 1] for node in body if _imports(node) & used]
+    settings = [lines[node.lineno - 1] for node in body if isinstance(node, ast.Expr) and "environ" in ast.dump(node)]
+    if settings:  # which a package reads when it is imported
+        imports = ["import os", "", *settings, "", *imports]
+    code = "\n".join([*imports, "", "", *lines[shown.lineno - 1 : shown.end_lineno]])
+    return f"```python\n{code}\n```"
+
+
+def _imports(node: ast.stmt) -> set[str]:
+    """The names that an import brings."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return set()
+    return {alias.asname or alias.name.split(".")[0] for alias in node.names}
+
+
+def tool(name: str) -> Any:
+    """A neighbour of this file; the folder is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def results_index() -> str:
+    """The folders of results/, by the titles of their pages."""
+    found = []
+    for page in sorted(ROOT.glob("results/*/README.md")):
+        title = page.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        found.append(f"- [{title}](../{page.relative_to(ROOT).as_posix()})")
+    return "\n".join(found)
+
+
+def results_errors() -> str:
+    """The errors that a comparison printed, seed by seed, the lowest first."""
+    from fasteraa.cli.tables import markdown_table
+
+    text = (ROOT / "results" / "reduced-cifar10" / "log.txt").read_text(encoding="utf-8")
+    cells = {(label, int(seed)): error for label, seed, error in re.findall(r"/\d+ (.+), seed (\d+): ([\d.]+)%", text)}
+    seeds = sorted({seed for _, seed in cells})
+    labels = sorted({label for label, _ in cells}, key=lambda label: float(cells[label, seeds[0]]))
+    rows = [[label, *(cells.get((label, seed), "") for seed in seeds)] for label in labels]
+    return markdown_table(["policy", *(f"error %, seed {seed}" for seed in seeds)], rows)
+
+
 MADE: dict[str, Callable[[], str]] = {
     "ops-table": ops_table,
     "export-table": export_table,
     "cli-help": cli_help,
+    "python-reference": python_reference,
+    "results-index": results_index,
+    "results-errors": results_errors,
 }
+
+
+def made(name: str) -> str:
+    return example(name.removeprefix("example-")) if name.startswith("example-") else MADE[name]()
 
 
 def refreshed(text: str) -> str:
     """The text with everything between `<!-- made: NAME -->` and `<!-- end -->` made anew."""
 
     def make(match: re.Match[str]) -> str:
-        return f"<!-- made: {match[1]} -->\n{MADE[match[1]]()}\n<!-- end -->"
+        return f"<!-- made: {match[1]} -->\n{made(match[1])}\n<!-- end -->"
 
     return re.sub(r"<!-- made: ([\w-]+) -->\n.*?<!-- end -->", make, text, flags=re.DOTALL)
 
@@ -86,5 +157,5 @@ def stale(write: bool) -> list[Path]:
 
 if __name__ == "__main__":
     check = "--check" in sys.argv
-    for path in stale(write=not check):
+    for path in [*stale(write=not check), *tool("pictures").stale(write=not check)]:
         print(("stale: " if check else "rewritten: ") + str(path.relative_to(ROOT)))

@@ -30,10 +30,12 @@ class SplitCount:
 
     @property
     def total(self) -> int:
+        """Images of all classes."""
         return sum(count for _, count in self.per_class)
 
     @property
     def empty(self) -> tuple[str, ...]:
+        """Classes without an image."""
         return tuple(name for name, count in self.per_class if not count)
 
 
@@ -57,13 +59,16 @@ class Duplicate:
 
     @property
     def across_classes(self) -> bool:
+        """Do they have different labels?"""
         return len({image.label for image in self.images}) > 1
 
     @property
     def across_splits(self) -> bool:
+        """Do they lie in different splits?"""
         return len({image.split for image in self.images}) > 1
 
     def line(self) -> str:
+        """Their paths, and what is wrong with them."""
         what = [word for word, so in (("CLASSES", self.across_classes), ("SPLITS", self.across_splits)) if so]
         return (f"across {' and '.join(what)}: " if what else "") + " = ".join(image.path for image in self.images)
 
@@ -84,6 +89,7 @@ class CheckReport:
 
     @property
     def total(self) -> int:
+        """Images of all splits."""
         return sum(split.total for split in self.splits)
 
     @property

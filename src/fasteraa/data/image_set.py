@@ -43,6 +43,7 @@ class ImageSet:
     def of(
         cls, images: Tensor, labels: Tensor, classes: tuple[str, ...], name: str, broken: tuple[Broken, ...] = ()
     ) -> ImageSet:
+        """The set of these images, with its fingerprint."""
         return cls(images, labels, classes, name, fingerprint(images, labels, classes), broken)
 
     def __len__(self) -> int:

@@ -50,7 +50,7 @@ NAMED = {
     ),
 }
 IMAGENET = "imagenet"
-NAMES = (*NAMED, IMAGENET)
+NAMES = (*NAMED, IMAGENET)  # data sets that are found under the data root by their name
 
 
 def data_root_or_default(data_root: str | os.PathLike[str] | None) -> Path:

@@ -16,6 +16,7 @@ class Recipe:
     size: int
 
 
+# What the paper searches on, by the name of the data set.
 RECIPES = {
     "cifar10": Recipe(subset=4_000, classes=None, size=32),
     "cifar100": Recipe(subset=4_000, classes=None, size=32),
@@ -26,6 +27,7 @@ RECIPES = {
 
 
 def recipe_for(name: str) -> Recipe:
+    """The paper's recipe for a named data set."""
     if name not in RECIPES:
         raise DataError(f"the paper has no recipe for {name!r}; {choices_hint(name, RECIPES)}")
     return RECIPES[name]

@@ -12,7 +12,7 @@ from fasteraa.data.image_set import ImageSet
 from fasteraa.data.source import Source, readable
 from fasteraa.errors import DataError, choices_hint
 
-SAMPLE = "sample"
+SAMPLE = "sample"  # the name of the embedded sample, which is what `load(None)` gives
 
 
 def open_source(source: Any, data_root: str | os.PathLike[str] | None = None, download: bool = False) -> Source:

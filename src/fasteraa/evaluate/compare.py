@@ -42,6 +42,7 @@ class Contender:
     policies: tuple[Policy, ...]
 
     def policy(self, number: int) -> Policy:
+        """The policy of run `number`."""
         return self.policies[number % len(self.policies)]
 
     @property
@@ -88,6 +89,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
+    """The table of `compare`, and what it was measured on."""
+
     data: str
     train_images: int
     held_out_images: int
@@ -98,6 +101,7 @@ class Comparison:
     missing: int  # cells that have not been run
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `comparison.json` holds them."""
         return asdict(self)
 
 

@@ -89,6 +89,7 @@ PAPER: dict[str, TrainRecipe] = {
 
 
 def paper_recipe(name: str) -> TrainRecipe:
+    """The recipe of that name in `PAPER`."""
     if name not in PAPER:
         raise ConfigError(f"the paper has no recipe {name!r}: {choices_hint(name, PAPER)}")
     return PAPER[name]

@@ -1,7 +1,7 @@
 """Networks by name: the paper's, a small one for CPUs, and any of timm's.
 
-net = nets.build("wrn-40-2", num_classes=10)
-critic = nets.Critic(nets.build("wrn-40-2", 10), 10)
+>>> net = nets.build("wrn-40-2", num_classes=10)
+>>> critic = nets.Critic(nets.build("wrn-40-2", 10), 10)
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fasteraa.nets.wide_resnet import WideResNet
 
 __all__ = ["NAMES", "NORMS", "Backbone", "Critic", "build", "frozen_statistics", "make_norm_free", "make_primitive"]
 
+# Networks with a name of their own.
 NAMES = (
     "wrn-40-2",
     "wrn-28-10",
@@ -31,7 +32,7 @@ NAMES = (
     "resnet-50",
     "small",
 )
-NORMS = ("fused", "primitive", "none")
+NORMS = ("fused", "primitive", "none")  # kinds of norm layers that `build` knows
 
 # Pattern of a name, the smallest image side the net can pool down, and how to build it from the pattern's numbers.
 _FAMILIES: tuple[tuple[str, int, Callable[..., Backbone]], ...] = (

@@ -15,6 +15,7 @@ class Backbone(nn.Module):
     classifier: nn.Linear
 
     def features(self, x: Tensor) -> Tensor:
+        """Pooled features (B, num_features) of normalised images (B, 3, H, W)."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ class Span:
     unit: str
 
     def value(self, magnitude: Number, sign: Number | float = 1.0) -> Number:
+        """The physical value of a unit magnitude."""
         return self.at_zero + sign * magnitude * (self.at_one - self.at_zero)
 
     def magnitude(self, value: float) -> float:
@@ -80,6 +81,8 @@ class Family(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Op:
+    """One row of the table: everything that is known about an operation."""
+
     name: str
     family: Family
     rule: Callable[..., Any]
@@ -105,7 +108,7 @@ class Op:
         return self.family.name == "warp"
 
 
-OPS: dict[str, Op] = {}
+OPS: dict[str, Op] = {}  # all operations by name, in the order of the table
 
 
 def op(
@@ -129,6 +132,7 @@ def op(
 
 
 def find(name: str) -> Op:
+    """The operation of that name."""
     if name not in OPS:
         raise PolicyError(f"unknown operation {name!r}: {choices_hint(name, OPS)}")
     return OPS[name]

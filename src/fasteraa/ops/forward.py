@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 else:
     torch = lazy_import("torch")
 
-Spans = Mapping[str, Span]
-NO_SPANS: Spans = {}
+Spans = Mapping[str, Span]  # operations with another span than their own, by name
+NO_SPANS: Spans = {}  # every operation has its own span
 CENTRE = (0.5, 0.5)
 FINE = 2**20  # parts of a pixel
 

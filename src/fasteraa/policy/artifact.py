@@ -92,6 +92,8 @@ Stage = tuple[Choice, ...]
 
 @dataclass(frozen=True)
 class SubPolicy:
+    """Stages that follow one another, each a set of choices of which one is drawn; itself drawn by `weight`."""
+
     stages: tuple[Stage, ...]
     weight: float = 1.0
 
@@ -183,6 +185,7 @@ class Policy:
         return list(dict.fromkeys(choice.op for choice in self.choices() if choice.weight * choice.probability > 0))
 
     def choices(self) -> Iterator[Choice]:
+        """All choices, of every stage of every sub-policy."""
         for sub in self.sub_policies:
             for stage in sub.stages:
                 yield from stage
@@ -193,6 +196,7 @@ class Policy:
         return max(len(sub.stages) for sub in self.sub_policies)
 
     def span(self, op: str) -> Span | None:
+        """The span of an operation in this policy; None if the operation has no magnitude."""
         return self.spans.get(op, find(op).span)
 
     @cached_property
@@ -281,6 +285,7 @@ class Policy:
         return written
 
     def to_json(self) -> str:
+        """The text of the policy file."""
         return json.dumps({**self._content(), "hash": self.hash}, indent=1, allow_nan=False) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -298,6 +303,7 @@ class Policy:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
+        """Read a policy file; one that is damaged, or was changed without its hash, is refused."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -310,6 +316,7 @@ class Policy:
 
     @classmethod
     def from_json(cls, text: str) -> Policy:
+        """The policy in the text of a policy file."""
         try:
             content = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:

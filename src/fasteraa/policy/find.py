@@ -10,7 +10,7 @@ from fasteraa.policy.named import NAMES, named
 
 
 def find_policy(text: str) -> Policy:
-    """`runs/a/policy.json`, the run folder `runs/a`, `trivialaugment-wide` or `randaugment(2,14)`."""
+    """A policy by its file `runs/a/policy.json`, its run folder `runs/a`, or its name: `randaugment(2,14)`."""
     path = Path(text)
     if text.strip() and path.is_dir():
         path = _policy_of_run(path)

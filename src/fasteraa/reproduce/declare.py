@@ -72,11 +72,14 @@ class Line:
 
     @property
     def network(self) -> str:
+        """The network that the recipe trains."""
         return self.recipe.partition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
+    """A table or figure, as data."""
+
     name: str
     title: str
     lines: tuple[Line, ...]

@@ -19,11 +19,14 @@ class Found:
 
     @property
     def ours(self) -> Estimate | None:
+        """The mean over seeds with its interval; None if nothing was measured."""
         return estimate(list(self.values.values())) if self.values else None
 
 
 @dataclass(frozen=True)
 class Reproduction:
+    """A table of the paper with our numbers beside it."""
+
     table: Table
     found: tuple[Found, ...]
     runs: int  # planned for every number

@@ -56,7 +56,8 @@ def search(
 
     `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
     Dataset); None is the embedded sample. With `out`, config, metrics, checkpoints and the policy are kept in that
-    folder, and `resume` goes on with a run found there. `max_minutes` ends the search early with a valid policy.
+    folder, and `resume` goes on with a run found there. `max_minutes` ends the search early with a valid policy. The
+    result holds `policy`, `start` and `halfway` (policies), `epochs` (measurements), `finished`, `data` and `folder`.
     """
     config, progress = config or SearchConfig(), progress or Silent()
     if max_minutes is not None and not max_minutes >= 0:
