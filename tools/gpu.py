@@ -49,6 +49,7 @@ def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
         "apply": Part([[*apply, "--seconds", "1"]], 60, 2800),
         "search": Part([[*bench, "--no-scaling"]], 60, 1200),
         "warm": Part([[*whole, str(scratch / "warm")]], 60, 400, ends),
+        "by-kernels": Part([[*whole, str(scratch / "by-kernels"), "--set", "kernels=true"]], 60, 400, ends),
         "resume": Part([[*pytest, "-k", "goes_on", str(ROOT / "tests/search/test_fast.py")]], 40, 300),
         "applied": Part([[*me, "applied"]], 60, 2000),
         "tests": Part([[*pytest, "--continue-on-collection-errors", *others]]),
@@ -134,8 +135,12 @@ def profile(_: str) -> None:
 
     device = torch.device("cuda")
     for precision in ("tf32", "bf16"):
-        for augment in (True, False):
-            setting = bench.Setting(SearchConfig(precision=precision), "cuda")
+        for what, augment, kernels in (
+            ("whole step", True, False),
+            ("whole step, soft policy by kernels", True, True),
+            ("critic alone", False, False),
+        ):
+            setting = bench.Setting(SearchConfig(precision=precision, kernels=kernels), "cuda")
             runner = bench._Runner(setting, setting.config, augment, "wrn-40-2", device)
             runner.time(5)
             milliseconds = 1000 * runner.time(30)
@@ -144,7 +149,6 @@ def profile(_: str) -> None:
             kernels = [event for event in seen.key_averages() if event.device_time_total > 0]
             total = sum(event.self_device_time_total for event in kernels) / 4000
             count = sum(event.count for event in kernels) // 4
-            what = "whole step" if augment else "critic alone"
             print(f"\n{what}, {precision}: {milliseconds:.2f} ms per step, {total:.2f} ms in {count} kernels, ", end="")
             print(f"start {runner.start_seconds:.1f} s, peak {runner.peak_mib} MiB")
             for event in sorted(kernels, key=lambda event: -event.self_device_time_total)[:35]:
@@ -204,6 +208,7 @@ def compare(images: str) -> None:
             config = SearchConfig(seed=seed, precision=precision)
             runs.append((f"fast {precision} seed {seed}", config))
     runs.append(("fast tf32 seed 0 again", SearchConfig()))
+    runs += [(f"fast tf32 by kernels seed {seed}", SearchConfig(seed=seed, kernels=True)) for seed in (0, 1)]
     runs.append(("plain tf32 seed 0", SearchConfig(fast=False)))
     masses = {}
     for name, config in runs:

@@ -42,6 +42,7 @@ class SearchConfig:
     critic_norm: str = _setting("none", "The critic's norm layers: none, or batch, as the paper's networks have them.")
     precision: str = _setting("tf32", "What the critic's convolutions calculate in on a GPU: tf32, bf16 or float32.")
     fast: bool = _setting(True, "On a GPU: the step written out and recorded once; switch it off for the plain step.")
+    kernels: bool = _setting(False, "On a GPU: the soft policy by Triton kernels, which are not proven there yet.")
     learning_rate: float = _setting(1e-3, "Of Adam, for policy and critic alike.")
     beta1: float = _setting(0.0, "Adam's first coefficient.")
     beta2: float = _setting(0.999, "Adam's second coefficient.")

@@ -69,7 +69,8 @@ class Step:
         return torch.stack([*measured, policy_classes]).detach()
 
     def _augment(self, images: Tensor, generator: Generator) -> Tensor:
-        augmented: Tensor = self.policy(images, self.policy.draw(len(images), generator))
+        kernels = self.config.kernels and images.is_cuda
+        augmented: Tensor = self.policy(images, self.policy.draw(len(images), generator), kernels=kernels)
         return augmented
 
     def _update_critic(

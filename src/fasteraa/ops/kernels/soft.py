@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -95,6 +95,15 @@ def _rules_of(ops: tuple[Op, ...], spans: tuple[tuple[str, Span], ...], device: 
     )
 
 
+@cache
+def _ends_pass() -> bool:
+    """Does a gradient pass through torch's clamp at its very ends? From version to version it did or did not."""
+    with torch.inference_mode(False), torch.enable_grad():
+        end = torch.zeros((), requires_grad=True)
+        (gradient,) = torch.autograd.grad(end.clamp(0, 1), end)
+    return bool(gradient)
+
+
 def _kind(row: Op) -> int:
     kinds = {"none": NONE, "true": TRUE, "straight-through": STRAIGHT}
     return int(kinds[row.gradient].value)
@@ -143,7 +152,7 @@ class _Stage(torch.autograd.Function):
         to_partner = torch.empty_like(images) if for_partner else come
         _moments[(batch * tiles,)](
             images, originals, partner, record, values, *seen, come, sums, to_image, to_smooth, to_partner,
-            *ctx.numbers, **rules.columns, IMAGE=for_image, PARTNER=for_partner, **ctx.shape,
+            *ctx.numbers, **rules.columns, IMAGE=for_image, PARTNER=for_partner, ENDS=_ends_pass(), **ctx.shape,
             num_warps=_WARPS_OF_TILE, enable_fp_fusion=False,
         )  # fmt: skip
         to_record, to_mean = torch.empty_like(record), images.new_empty(batch)

@@ -40,11 +40,12 @@ def _total(terms):
 
 
 @triton.jit
-def _blend_back(start, end, v, w, come, sums, count, COLUMN: tl.constexpr):
+def _blend_back(start, end, v, w, come, sums, count, COLUMN: tl.constexpr, ENDS: tl.constexpr):
     """Sums of a blend; what reaches its clipped line, times the weight."""
     line = start + v * (end - start)
     tl.store(sums + COLUMN, _total(come * _clip(line)))
-    push = tl.where((line >= 0.0) & (line <= 1.0), w * come, 0.0)
+    free = (line >= 0.0) & (line <= 1.0) if ENDS else (line > 0.0) & (line < 1.0)
+    push = tl.where(free, w * come, 0.0)
     tl.store(sums + count + COLUMN, _total(push * (end - start)))
     return push
 
@@ -65,12 +66,13 @@ def _moments(
     ROTATE: tl.constexpr, FLIP: tl.constexpr, SOLARIZE: tl.constexpr, POSTERIZE: tl.constexpr, INVERT: tl.constexpr,
     AUTO_CONTRAST: tl.constexpr, EQUALIZE: tl.constexpr, CONTRAST: tl.constexpr, COLOR: tl.constexpr,
     BRIGHTNESS: tl.constexpr, SHARPNESS: tl.constexpr, SAMPLE_PAIRING: tl.constexpr, CUTOUT: tl.constexpr,
-    IMAGE: tl.constexpr, PARTNER: tl.constexpr,
+    IMAGE: tl.constexpr, PARTNER: tl.constexpr, ENDS: tl.constexpr,
     CHANNELS: tl.constexpr, LANES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """For one tile of one image: the sums that weights and values get, and what each pixel gets from its own place.
 
-    IMAGE and PARTNER: are the gradients of the image and of the partner asked for?
+    IMAGE and PARTNER: are the gradients of the image and of the partner asked for? ENDS: does a gradient pass where a
+    line ends at exactly 0 or 1?
     """
     image, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     pixels = height * width
@@ -126,26 +128,30 @@ def _moments(
     found = pull * come
     if CONTRAST >= 0:
         v = tl.load(value + CONTRAST)
-        push = _blend_back(tl.load(means + image), here, v, tl.load(weight + CONTRAST), come, sums, count, CONTRAST)
+        push = _blend_back(
+            tl.load(means + image), here, v, tl.load(weight + CONTRAST), come, sums, count, CONTRAST, ENDS
+        )
         tl.store(sums + 2 * count + 2, _total(push) * (1 - v))
         found += push * v
     if COLOR >= 0:
         v, w = tl.load(value + COLOR), tl.load(weight + COLOR)
         if CHANNELS == 3:
             grey = _luma(base, place, within, pixels)
-            push = _blend_back(grey, here, v, w, come, sums, count, COLOR)
+            push = _blend_back(grey, here, v, w, come, sums, count, COLOR, ENDS)
             share = _pick(channel, 19595.0, 38470.0, 7471.0) / 65536.0
             found += push * v + (tl.sum(push, 0)[None, :] * (1 - v)) * share
         else:
-            found += _blend_back(here, here, v, w, come, sums, count, COLOR)
+            found += _blend_back(here, here, v, w, come, sums, count, COLOR, ENDS)
     if BRIGHTNESS >= 0:
         v = tl.load(value + BRIGHTNESS)
-        push = _blend_back(tl.zeros_like(here), here, v, tl.load(weight + BRIGHTNESS), come, sums, count, BRIGHTNESS)
+        push = _blend_back(
+            tl.zeros_like(here), here, v, tl.load(weight + BRIGHTNESS), come, sums, count, BRIGHTNESS, ENDS
+        )
         found += push * v
     if SHARPNESS >= 0:
         v = tl.load(value + SHARPNESS)
         start = _smooth(planes, here, place, ok & _is_inner(x, y, height, width), width)
-        push = _blend_back(start, here, v, tl.load(weight + SHARPNESS), come, sums, count, SHARPNESS)
+        push = _blend_back(start, here, v, tl.load(weight + SHARPNESS), come, sums, count, SHARPNESS, ENDS)
         found += push * v
         if IMAGE:
             tl.store(to_smooth + first + own, push * (1 - v), mask=ok)
@@ -153,7 +159,7 @@ def _moments(
         v = tl.load(value + SAMPLE_PAIRING)
         other = tl.load(partner + stage * images + image).to(tl.int64)
         other = tl.load(partners + other * (CHANNELS * pixels) + own, mask=ok, other=0.0)
-        push = _blend_back(here, other, v, tl.load(weight + SAMPLE_PAIRING), come, sums, count, SAMPLE_PAIRING)
+        push = _blend_back(here, other, v, tl.load(weight + SAMPLE_PAIRING), come, sums, count, SAMPLE_PAIRING, ENDS)
         found += push * (1 - v)
         if PARTNER:
             tl.store(to_partner + first + own, push * v, mask=ok)
