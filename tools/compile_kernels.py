@@ -31,9 +31,10 @@ TYPES = {
     **dict.fromkeys(("whole", "codes"), WHOLE),
     **dict.fromkeys(("op", "option_op"), LONG),
     **dict.fromkeys(("uniform", "sub_edges", "edges", "probability", "low", "high", "positive"), DOUBLE),
-    **dict.fromkeys(("pass_edges", "magnitude", "sign", "hole", "partner", "spans", "real"), DOUBLE),
+    **dict.fromkeys(("pass_edges", "magnitude", "sign", "hole", "partner", "spans", "real", "normal"), DOUBLE),
 }
-TILE = {"ROWS": 32, "COLUMNS": 32}
+TILE = {"ROWS": 32, "COLUMNS": 32, "NORMAL": False}
+FLOATS = {"target": REAL, "normal": REAL}
 # the soft kernels: images, sums and gradients are real numbers
 SOFT = {
     **dict.fromkeys(("source", "partners", "record", "values", "tables", "ranges", "means", "target"), REAL),
@@ -61,6 +62,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], int, bool]] = {
     "tables, one pixel": (hard._fill_tables, {"CHANNELS": 3, "BLOCK": 256, "pixels": 1}, {}, 4, False),
     "apply, colour": (hard._apply, {"CHANNELS": 3, **TILE}, {}, 4, False),
     "apply, grey": (hard._apply, {"CHANNELS": 1, **TILE}, {}, 4, False),
+    "apply, normalised": (hard._apply, {"CHANNELS": 3, **TILE, "NORMAL": True}, FLOATS, 8, False),
     "apply, one column": (hard._apply, {"CHANNELS": 3, **TILE, "width": 1}, {}, 4, False),
     "weigh": (weigh._weigh, {**WEIGHED, "ROTATE": 4, "CUTOUT": 16}, SOFT, 1, True),
     "weigh, back": (weigh._weigh_back, {**WEIGHED, "CHUNK": weigh._CHUNK}, SOFT, 4, True),

@@ -27,8 +27,8 @@ def device(request):
 
 def pictures(count, channels=3, height=8, width=8):
     """Between the 256 levels, but not halfway, where the nearest level would be a matter of rounding."""
-    levels = torch.randint(0, 255, (count, channels, height, width))
-    return (levels + 0.02 + 0.4 * torch.rand(levels.shape)) / 255
+    levels = torch.randint(1, 255, (count, channels, height, width))
+    return (levels + 0.8 * torch.rand(levels.shape) - 0.4) / 255
 
 
 def mild(subs, stages, ops=None, **settings):
@@ -126,9 +126,10 @@ def test_changed_spans(device):
 
 
 def test_whole_pixels_of_a_box_stay_whole(device):
-    policy = mild(5, 1, ["cutout"], spans={"cutout": Span(0, 5, "px")})
+    """k of 41 pixels is k, not k less an ulp."""
+    policy = mild(5, 1, ["cutout"], spans={"cutout": Span(0, 41, "px")})
     with torch.no_grad():
-        policy.magnitude[:, 0, 0] = torch.arange(1, 6) / 5
+        policy.magnitude[:, 0, 0] = torch.arange(1, 6) / 41
     draw = replace(policy.draw(5), sub_policy=torch.arange(5), hole=torch.zeros(1, 5, 2))
     images = pictures(5, 3, 7, 9).to(device)
     policy, draw = policy.to(device), to(torch.float32, draw, device)
@@ -143,6 +144,18 @@ def test_images_with_few_levels_and_clipped_ones(device):
     images[3, 0], images[3, 1] = 0.0, 1.0
     policy = mild(2, 1, ["auto_contrast", "equalize", "contrast", "color", "brightness", "sharpness", "solarize"])
     assert off(policy, images, policy.draw(4), device) == {}
+
+
+def test_halfway_between_levels(device):
+    """To the even one, as torch rounds."""
+    images = ((torch.arange(240) + 0.5) / 255).view(1, 3, 8, 10).to(device)
+    assert (images.cpu() * 255 % 1 == 0.5).float().mean() > 0.5
+    policy = SoftPolicy(1, 1, ["posterize"]).to(device)
+    with torch.no_grad():
+        policy.magnitude.fill_(1.0)
+        policy.probability.fill_(1.0)
+    draw = policy.draw(1)
+    torch.testing.assert_close(policy(images, draw, kernels=True), policy(images, draw), rtol=0, atol=1e-6)
 
 
 def test_parameters_that_left_the_unit_interval(device):

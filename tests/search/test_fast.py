@@ -190,7 +190,7 @@ def test_a_step_by_kernels_is_the_plain_step(make, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_recorded_step_by_kernels(precision, deterministic):
-    """Replayed, it does to the bit what it does unrecorded, and nearly what the plain step does."""
+    """Replayed, it does what it does unrecorded, and nearly what the plain step does."""
     config = SearchConfig(precision=precision, kernels=True)
     eager, recorded = written_out(*parts("cuda"), config), Recorded(written_out(*parts("cuda"), config))
     plain = written_out(*parts("cuda"), replace(config, kernels=False))

@@ -135,7 +135,7 @@ class _Stage(torch.autograd.Function):
             *ctx.numbers, **rules.columns, **ctx.shape, num_warps=_WARPS_OF_TILE, enable_fp_fusion=False,
         )  # fmt: skip
         ctx.save_for_backward(images, originals, partner, record, values, *seen)
-        ctx.rules = rules
+        ctx.rules, ctx.ends = rules, _ends_pass()
         return target
 
     @staticmethod
@@ -152,7 +152,7 @@ class _Stage(torch.autograd.Function):
         to_partner = torch.empty_like(images) if for_partner else come
         _moments[(batch * tiles,)](
             images, originals, partner, record, values, *seen, come, sums, to_image, to_smooth, to_partner,
-            *ctx.numbers, **rules.columns, IMAGE=for_image, PARTNER=for_partner, ENDS=_ends_pass(), **ctx.shape,
+            *ctx.numbers, **rules.columns, IMAGE=for_image, PARTNER=for_partner, ENDS=ctx.ends, **ctx.shape,
             num_warps=_WARPS_OF_TILE, enable_fp_fusion=False,
         )  # fmt: skip
         to_record, to_mean = torch.empty_like(record), images.new_empty(batch)

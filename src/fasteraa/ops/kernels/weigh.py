@@ -90,9 +90,8 @@ def _weigh(
         wide, high = width.to(tl.float64), height.to(tl.float64)
         left = tl.floor(tl.maximum(tl.load(place).to(tl.float64) * wide - size / 2, 0.0))
         top = tl.floor(tl.maximum(tl.load(place + 1).to(tl.float64) * high - size / 2, 0.0))
-        some = size > 0  # a box of size 0 has no pixels
-        right = tl.where(some, tl.floor(tl.minimum(left + size, wide)), -1.0)
-        bottom = tl.where(some, tl.floor(tl.minimum(top + size, high)), -1.0)
+        right = tl.where(size > 0, tl.floor(tl.minimum(left + size, wide)), -1.0)  # a box of size 0 has no pixels
+        bottom = tl.floor(tl.minimum(top + size, high))
         tl.store(out + 2 * count + 2, left.to(tl.float32))
         tl.store(out + 2 * count + 3, top.to(tl.float32))
         tl.store(out + 2 * count + 4, right.to(tl.float32))
