@@ -303,7 +303,7 @@ def soft(_: str) -> None:
             for _ in range(3):
                 step()
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             step()
         return graph
 
