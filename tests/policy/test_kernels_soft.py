@@ -228,6 +228,25 @@ def test_same_seed_same_bits(device):
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
+@pytest.fixture
+def poisoned():
+    """Memory that nobody has written holds NaN."""
+    memory, before = torch.utils.deterministic, torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = True
+    yield
+    memory.fill_uninitialized_memory = before
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("ops", [None, ["invert", "rotate"], ["sharpness", "cutout"]], ids=str)
+def test_reads_nothing_that_nobody_wrote(ops, device, poisoned):
+    assert torch.empty(1).isnan()
+    policy, images = mild(2, 2, ops), pictures(2, 3, 3, 5)
+    found = run(policy, images, policy.draw(2), torch.randn(images.shape), torch.float32, device, kernels=True)
+    assert all(tensor.isfinite().all() for tensor in found.values())
+
+
 def test_the_draw_is_that_of_plain_torch(device):
     policy, images = mild(3, 1, ["brightness", "flip"]).to(device), pictures(3).to(device)
     one, two = (torch.Generator(device).manual_seed(5) for _ in range(2))
