@@ -23,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from fasteraa.ops.kernels import draw, hard
+from fasteraa.ops.kernels import draw, hard, soft, soft_backward, soft_forward, weigh
 
 BYTES, WHOLE, LONG, REAL, DOUBLE = "*u8", "*i32", "*i64", "*fp32", "*fp64"
 TYPES = {
@@ -31,11 +31,29 @@ TYPES = {
     **dict.fromkeys(("whole", "codes"), WHOLE),
     **dict.fromkeys(("op", "option_op"), LONG),
     **dict.fromkeys(("uniform", "sub_edges", "edges", "probability", "low", "high", "positive"), DOUBLE),
-    **dict.fromkeys(("pass_edges", "magnitude", "sign", "hole", "partner", "spans", "real"), DOUBLE),
+    **dict.fromkeys(("pass_edges", "magnitude", "sign", "hole", "partner", "spans", "real", "normal"), DOUBLE),
 }
-TILE = {"ROWS": 32, "COLUMNS": 32}
+TILE = {"ROWS": 32, "COLUMNS": 32, "NORMAL": False}
+FLOATS = {"target": REAL, "normal": REAL}
+# the soft kernels: images, sums and gradients are real numbers
+SOFT = {
+    **dict.fromkeys(("source", "partners", "record", "values", "tables", "ranges", "means", "target"), REAL),
+    **dict.fromkeys(("gradient", "to_image", "to_smooth", "to_partner", "to_record", "to_mean"), REAL),
+    **dict.fromkeys(("choice", "probability", "magnitude", "uniform", "sign", "hole"), REAL),
+    **dict.fromkeys(("to_choice", "to_probability", "to_magnitude"), REAL),
+    **dict.fromkeys(("fill0", "fill1", "fill2", "hole0", "hole1", "hole2"), "fp32"),
+    **dict.fromkeys(("sub_policy", "partner"), LONG),
+    "sums": DOUBLE,
+    "kinds": WHOLE,
+}
+ALL = {name: place for place, name in enumerate(soft.TWINS)}
+SPREAD = {name: ALL[name] for name in soft._SPREAD}
+SURVEYED = {name: ALL[name] for name in soft._SURVEYED}
+COLOUR, GREY = ({"CHANNELS": channels, "LANES": lanes, "TILE": soft._TILE} for channels, lanes in ((3, 4), (1, 1)))
+WEIGHED = {"CHOICE": 0.05, "GATE": 0.05, "EDGE": 1e-4, "TINY": 2.0**-23, "LANES": 32}
+FINISHED = {"LANES": 32, "TILES": soft._TILES, "CONTRAST": 0}
 # name -> kernel, constants, other types, warps, may it use fused products (sine and cosine do)?
-KERNELS: dict[str, tuple[Any, dict[str, int], dict[str, str], int, bool]] = {
+KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], int, bool]] = {
     "decode": (draw._decode, {"ITEMS": 64}, {}, 2, False),
     "prepare": (hard._prepare, {"ITEMS": 64}, {"partners": "i32"}, 2, True),
     "tables, colour": (hard._fill_tables, {"CHANNELS": 3, "BLOCK": 1024}, {}, 4, False),
@@ -44,7 +62,39 @@ KERNELS: dict[str, tuple[Any, dict[str, int], dict[str, str], int, bool]] = {
     "tables, one pixel": (hard._fill_tables, {"CHANNELS": 3, "BLOCK": 256, "pixels": 1}, {}, 4, False),
     "apply, colour": (hard._apply, {"CHANNELS": 3, **TILE}, {}, 4, False),
     "apply, grey": (hard._apply, {"CHANNELS": 1, **TILE}, {}, 4, False),
+    "apply, normalised": (hard._apply, {"CHANNELS": 3, **TILE, "NORMAL": True}, FLOATS, 8, False),
     "apply, one column": (hard._apply, {"CHANNELS": 3, **TILE, "width": 1}, {}, 4, False),
+    "weigh": (weigh._weigh, {**WEIGHED, "ROTATE": 4, "CUTOUT": 16}, SOFT, 1, True),
+    "weigh, back": (weigh._weigh_back, {**WEIGHED, "CHUNK": weigh._CHUNK}, SOFT, 4, True),
+    "survey, colour": (soft_forward._survey, {**SURVEYED, "CHANNELS": 3, "BLOCK": 1024}, SOFT, 4, False),
+    "survey, large": (soft_forward._survey, {**SURVEYED, "CHANNELS": 3, "BLOCK": 4096}, SOFT, 8, False),
+    "survey, grey": (soft_forward._survey, {**SURVEYED, "CHANNELS": 1, "BLOCK": 256}, SOFT, 4, False),
+    "mix, colour": (soft_forward._mix, {**ALL, **COLOUR}, SOFT, 8, False),
+    "mix, grey": (soft_forward._mix, {**ALL, **GREY}, SOFT, 8, False),
+    "moments, colour": (
+        soft_backward._moments,
+        {**ALL, **COLOUR, "IMAGE": True, "PARTNER": True, "ENDS": True},
+        SOFT,
+        8,
+        False,
+    ),
+    "moments, first": (
+        soft_backward._moments,
+        {**ALL, **COLOUR, "IMAGE": False, "PARTNER": False, "ENDS": False},
+        SOFT,
+        8,
+        False,
+    ),
+    "moments, grey": (
+        soft_backward._moments,
+        {**ALL, **GREY, "IMAGE": True, "PARTNER": False, "ENDS": True},
+        SOFT,
+        8,
+        False,
+    ),
+    "finish": (soft_backward._finish, FINISHED, SOFT, 4, False),
+    "spread, colour": (soft_backward._spread, {**SPREAD, **COLOUR}, SOFT, 8, False),
+    "spread, grey": (soft_backward._spread, {**SPREAD, **GREY}, SOFT, 8, False),
 }
 
 

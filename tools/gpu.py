@@ -49,6 +49,8 @@ def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
         "apply": Part([[*apply, "--seconds", "1"]], 60, 2800),
         "search": Part([[*bench, "--no-scaling"]], 60, 1200),
         "warm": Part([[*whole, str(scratch / "warm")]], 60, 400, ends),
+        "soft": Part([[*me, "soft"]], 90, 3000),
+        "by-kernels": Part([[*whole, str(scratch / "by-kernels"), "--set", "kernels=true"]], 60, 400, ends),
         "resume": Part([[*pytest, "-k", "goes_on", str(ROOT / "tests/search/test_fast.py")]], 40, 300),
         "applied": Part([[*me, "applied"]], 60, 2000),
         "tests": Part([[*pytest, "--continue-on-collection-errors", *others]]),
@@ -134,8 +136,12 @@ def profile(_: str) -> None:
 
     device = torch.device("cuda")
     for precision in ("tf32", "bf16"):
-        for augment in (True, False):
-            setting = bench.Setting(SearchConfig(precision=precision), "cuda")
+        for what, augment, kernels in (
+            ("whole step", True, False),
+            ("whole step, soft policy by kernels", True, True),
+            ("critic alone", False, False),
+        ):
+            setting = bench.Setting(SearchConfig(precision=precision, kernels=kernels), "cuda")
             runner = bench._Runner(setting, setting.config, augment, "wrn-40-2", device)
             runner.time(5)
             milliseconds = 1000 * runner.time(30)
@@ -144,7 +150,6 @@ def profile(_: str) -> None:
             kernels = [event for event in seen.key_averages() if event.device_time_total > 0]
             total = sum(event.self_device_time_total for event in kernels) / 4000
             count = sum(event.count for event in kernels) // 4
-            what = "whole step" if augment else "critic alone"
             print(f"\n{what}, {precision}: {milliseconds:.2f} ms per step, {total:.2f} ms in {count} kernels, ", end="")
             print(f"start {runner.start_seconds:.1f} s, peak {runner.peak_mib} MiB")
             for event in sorted(kernels, key=lambda event: -event.self_device_time_total)[:35]:
@@ -204,6 +209,7 @@ def compare(images: str) -> None:
             config = SearchConfig(seed=seed, precision=precision)
             runs.append((f"fast {precision} seed {seed}", config))
     runs.append(("fast tf32 seed 0 again", SearchConfig()))
+    runs += [(f"fast tf32 by kernels seed {seed}", SearchConfig(seed=seed, kernels=True)) for seed in (0, 1)]
     runs.append(("plain tf32 seed 0", SearchConfig(fast=False)))
     masses = {}
     for name, config in runs:
@@ -277,7 +283,62 @@ def applied(_: str) -> None:
             print(f"  {row.name:15s} one stage {whole:7.1f} us", flush=True)
 
 
-INSIDE = {"profile": profile, "compare": compare, "applied": applied}
+def soft(_: str) -> None:
+    """The soft policy alone, forward and backward in a CUDA graph: plain torch, kernels, kernels with other tiles."""
+    import torch
+
+    from fasteraa.ops.kernels import soft as kernels
+    from fasteraa.policy.soft import SoftPolicy
+
+    def graph_of(policy: SoftPolicy, images: torch.Tensor, by_kernels: bool) -> torch.cuda.CUDAGraph:
+        draw, come = policy.draw(len(images)), torch.randn_like(images)
+
+        def step() -> None:
+            policy.zero_grad()
+            policy(images, draw, kernels=by_kernels).backward(come)
+
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph, stream=stream):
+            step()
+        return graph
+
+    def microseconds(graph: torch.cuda.CUDAGraph, calls: int = 50) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(3):
+            graph.replay()
+        start.record()
+        for _ in range(calls):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return 1000 * start.elapsed_time(end) / calls
+
+    for shape in ((64, 3, 32, 32), (128, 3, 32, 32), (32, 3, 224, 224)):
+        images = torch.rand(shape, device="cuda")
+        policy = SoftPolicy(10, 2).cuda()
+        if shape[2] == 32:
+            print(f"{shape}: plain torch {microseconds(graph_of(policy, images, False)):.1f} us")
+        chosen = kernels._TILE, kernels._WARPS_OF_TILE
+        for tile, warps in (chosen, (128, 4), (128, 8), (256, 4), (512, 8)):
+            kernels._TILE, kernels._WARPS_OF_TILE = tile, warps
+            graph = graph_of(policy, images, True)
+            print(f"{shape}: kernels, tiles of {tile}, {warps} warps: {microseconds(graph):.1f} us", flush=True)
+            if (tile, warps) == chosen:
+                with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+                    for _ in range(10):
+                        graph.replay()
+                    torch.cuda.synchronize()
+                for event in sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)[:12]:
+                    print(f"{event.self_device_time_total / 10:8.1f} us {event.count // 10:3d} x  {event.key[:80]}")
+        kernels._TILE, kernels._WARPS_OF_TILE = chosen
+
+
+INSIDE = {"profile": profile, "compare": compare, "applied": applied, "soft": soft}
 
 if __name__ == "__main__":
     main()

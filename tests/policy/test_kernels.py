@@ -206,6 +206,8 @@ def test_an_operation_without_a_kernel_is_done_in_plain_torch(device, monkeypatc
     assert (draw.op == 0).any()
     assert (draw.op == 1).any()
     assert differing(policy, images, draw, device) == []
+    found = apply_draw(policy, plan, images.to(device), draw, kernels=True, normalise=NORMAL)
+    assert torch.equal(found.cpu(), by_hand(apply_draw(policy, plan, images, draw, kernels=False), *NORMAL))
 
 
 def test_the_batch_is_left_alone_whatever_its_strides(device):
@@ -224,6 +226,46 @@ def test_a_policy_that_does_nothing(device):
     out = Policy((SubPolicy(()),))(images, kernels=True)
     assert torch.equal(out, images)
     assert out.data_ptr() != images.data_ptr()
+
+
+NORMAL = ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
+
+
+def by_hand(images, mean, deviation):
+    """(level / 255 - mean) / deviation in float64, rounded once."""
+    mean, deviation = (torch.tensor(part, dtype=torch.float64).view(1, -1, 1, 1) for part in (mean, deviation))
+    return ((images.double() / 255 - mean) / deviation).float()
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_normalised_images(policy, device):
+    """Also of a policy that does nothing, and in plain torch: the same bits everywhere."""
+    images = noise(24, height=9, width=10)
+    draw = plan_of(policy).draw(24)
+    expected = by_hand(apply_draw(policy, plan_of(policy), images, draw, kernels=False), *NORMAL)
+    for kernels in (True, False):
+        found = apply_draw(policy, plan_of(policy), images.to(device), draw, kernels=kernels, normalise=NORMAL)
+        assert found.dtype == torch.float32
+        assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_normalised_images_of_every_operation(channels, device):
+    policy, images, normal = policy_of(list(OPS)), noise(2 * len(OPS), channels), [part[:channels] for part in NORMAL]
+    plan, draw = plan_of(policy), grid(2 * len(OPS), 1, len(OPS))
+    found = apply_draw(policy, plan, images.to(device), draw, kernels=True, normalise=normal)
+    assert torch.equal(found.cpu(), by_hand(apply_draw(policy, plan, images, draw, kernels=False), *normal))
+
+
+def test_normalising_is_asked_of_the_policy(device):
+    policy, images = policy_of(["invert"]), noise(3).to(device)
+    found = policy(images, kernels=True, normalise=NORMAL)
+    assert torch.equal(found.cpu(), by_hand(255 - images.cpu(), *NORMAL))
+    assert policy(images[:0], normalise=NORMAL).dtype == torch.float32
+    with pytest.raises(ImageError, match="for each of 3 channels, got"):
+        policy(images, normalise=((0.5,), (0.5,)))
+    with pytest.raises(ImageError, match="positive deviations"):
+        policy(images, normalise=(NORMAL[0], (0.2, 0.0, 0.2)))
 
 
 @pytest.mark.parametrize("policy", [Policy.named("uniform"), STRONG["up to three times"]], ids=["plain", "strong"])

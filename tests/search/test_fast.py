@@ -161,6 +161,48 @@ def test_recording_all_operations_stays_near_the_plain_step():
         torch.testing.assert_close(recorded(images, labels, two), expected, rtol=2e-2, atol=2e-2)
 
 
+def test_a_cpu_leaves_the_kernels_alone():
+    """Even where Triton's interpreter could run them."""
+    (found, _), (expected, _) = (one_step(Step, SearchConfig(kernels=kernels)) for kernels in (True, False))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("make", [Step, written_out])
+def test_a_step_by_kernels_is_the_plain_step(make, monkeypatch):
+    """In Triton's interpreter: gradients of the policy come through the critic and the kernels."""
+    from fasteraa.ops.kernels import soft
+
+    if not soft.INTERPRETED:
+        pytest.skip("the kernels are compiled here, not interpreted")
+    config, ops, asked = SearchConfig(), ("rotate", "sharpness", "cutout", "contrast"), []
+    expected, wanted = one_step(make, config, ops=ops)
+    forward = SoftPolicy.forward
+    monkeypatch.setattr(
+        SoftPolicy, "forward", lambda *given, kernels: asked.append(kernels) or forward(*given, kernels=True)
+    )
+    measured, found = one_step(make, config, ops=ops)
+    assert asked == [False]
+    torch.testing.assert_close(measured, expected, rtol=1e-4, atol=1e-5)
+    for got, gradient in zip(found, wanted, strict=True):
+        assert near(got, gradient)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_recorded_step_by_kernels(precision, deterministic):
+    """Replayed, it does what it does unrecorded, and nearly what the plain step does."""
+    config = SearchConfig(precision=precision, kernels=True)
+    eager, recorded = written_out(*parts("cuda"), config), Recorded(written_out(*parts("cuda"), config))
+    plain = written_out(*parts("cuda"), replace(config, kernels=False))
+    generators = [torch.Generator("cuda").manual_seed(3) for _ in range(3)]
+    for images, labels in batches(3, "cuda"):
+        steps = zip((recorded, eager, plain), generators, strict=True)
+        found, same, near_by = (step(images, labels, generator).clone() for step, generator in steps)
+        torch.testing.assert_close(found, same, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found, near_by, rtol=2e-2, atol=2e-2)
+        assert torch.equal(generators[0].get_state(), generators[2].get_state())
+
+
 @pytest.mark.gpu
 def test_a_network_with_batch_norm_is_recorded_as_it_is():
     step = make_step(*parts("cuda", norm="primitive"), SearchConfig(critic_norm="batch"))

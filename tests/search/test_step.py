@@ -64,7 +64,7 @@ def test_the_policy_follows_the_critic():
 def test_the_augmented_half_is_the_second():
     seen = []
     step = make()
-    step.policy.forward = lambda images, draw: seen.append(images) or images * step.policy.magnitude.mean()
+    step.policy.forward = lambda images, draw, **_: seen.append(images) or images * step.policy.magnitude.mean()
     images, labels = batch(8)
     step(images, labels, torch.Generator())
     assert torch.equal(seen[0], images[4:].float() / 255)
@@ -76,7 +76,7 @@ def test_both_branches_go_through_one_normalisation():
     forward = step.critic.forward
     step.critic.forward = lambda x: seen.append(x.detach()) or forward(x)
     step.normalise = Normalise(torch.full((1, 3, 1, 1), 0.5), torch.full((1, 3, 1, 1), 0.25))
-    step.policy.forward = lambda images, draw: images + 0 * step.policy.magnitude.sum()
+    step.policy.forward = lambda images, draw, **_: images + 0 * step.policy.magnitude.sum()
     images, labels = batch(8)
     step(images, labels, torch.Generator())
     real, fake, again = seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 
 import torch
 from PIL import Image
@@ -13,10 +14,12 @@ from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, join_alpha, split_alpha
 from fasteraa.ops import Context, Op, Pair, hard_pillow, physical
 from fasteraa.ops.kernels import available
+from fasteraa.ops.tone import look_up
 from fasteraa.ops.warp import LARGEST_SIDE, move_points, nearest, scales, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
 
+Normal = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of each channel
 _CACHED = 2**18  # values treated at once on a CPU: their temporaries stay in its cache
 
 
@@ -27,30 +30,65 @@ def augment(
     pool: Tensor | None = None,
     *,
     kernels: bool | None = None,
+    normalise: Normal | None = None,
 ) -> Tensor:
     """Augment uint8 images (B, C, H, W), each with its own draw. Partners come from the pool, or from the batch.
 
-    `kernels` as in `apply_draw`. Without a generator chance comes from the default one of the batch's device.
+    `kernels` and `normalise` as in `apply_draw`. Without a generator chance comes from the default one of the batch's
+    device.
     """
     check_batch(batch, soft=False)
+    normal = None if normalise is None else normal_levels(normalise, batch)
     if batch.numel() == 0:
-        return batch
+        return batch if normal is None else batch.float()
     plan, kernels = plan_of(policy), _choose(kernels, batch, pool)
-    return apply_draw(policy, plan, batch, plan.draw(len(batch), generator, batch.device, kernels), pool, kernels)
+    draw = plan.draw(len(batch), generator, batch.device, kernels)
+    return apply_draw(policy, plan, batch, draw, pool, kernels, normalise)
 
 
 def apply_draw(
-    policy: Policy, plan: Plan, batch: Tensor, draw: Draw, pool: Tensor | None = None, kernels: bool | None = None
+    policy: Policy,
+    plan: Plan,
+    batch: Tensor,
+    draw: Draw,
+    pool: Tensor | None = None,
+    kernels: bool | None = None,
+    normalise: Normal | None = None,
 ) -> Tensor:
     """Do what was drawn, stage by stage, by Triton kernels or in plain torch: the same bytes.
+
+    `normalise`, a mean and a standard deviation for each channel in [0, 1], asks for float32 images,
+    (level / 255 - mean) / deviation: the last kernel writes them, and they are the same to the bit on any device.
 
     The kernels have been compiled for GPUs and run in Triton's interpreter, but never on a GPU: until they are proven
     there they must be asked for, with `kernels=True`.
     """
     partners = batch if pool is None else pool
+    normal = None if normalise is None else normal_levels(normalise, batch)
     if _choose(kernels, batch, pool):
-        return _by_kernels(policy, plan, batch, draw, partners)
-    return _by_runs(policy, plan, batch, draw, partners)
+        return _by_kernels(policy, plan, batch, draw, partners, normal)
+    out = _by_runs(policy, plan, batch, draw, partners)
+    return out if normal is None else look_up(normal.expand(len(out), -1, -1), out)
+
+
+def normal_levels(normalise: Normal, batch: Tensor) -> Tensor:
+    """What each level of each channel becomes: float32 (C, 256) on the batch's device, rounded once."""
+    mean, deviation = (tuple(map(float, part)) for part in normalise)
+    if not len(mean) == len(deviation) == batch.shape[1]:
+        raise ImageError(
+            f"normalise must give a mean and a deviation for each of {batch.shape[1]} channels, got {normalise}"
+        )
+    if not all(0 < each < float("inf") for each in deviation):
+        raise ImageError(f"normalise must give positive deviations, got {deviation}")
+    return _normal_levels(mean, deviation, batch.device)
+
+
+@lru_cache(maxsize=64)
+def _normal_levels(mean: tuple[float, ...], deviation: tuple[float, ...], device: torch.device) -> Tensor:
+    """Made once for a device: sending it there again would make the host wait."""
+    level = torch.arange(256, dtype=torch.float64) / 255
+    columns = [(level - m) / d for m, d in zip(mean, deviation, strict=True)]
+    return torch.stack(columns).float().to(device)
 
 
 def _choose(kernels: bool | None, batch: Tensor, pool: Tensor | None) -> bool:
@@ -84,7 +122,9 @@ def _interpreted() -> bool:
     return INTERPRETED
 
 
-def _by_kernels(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, partners: Tensor) -> Tensor:
+def _by_kernels(
+    policy: Policy, plan: Plan, batch: Tensor, draw: Draw, partners: Tensor, normal: Tensor | None
+) -> Tensor:
     """Two kernels per stage for the whole batch; rows that have none are treated in plain torch."""
     from fasteraa.ops.kernels.hard import Stages, rules_of
 
@@ -95,10 +135,13 @@ def _by_kernels(policy: Policy, plan: Plan, batch: Tensor, draw: Draw, partners:
     with torch.cuda.device(device) if batch.is_cuda else nullcontext():
         out = batch.contiguous()
         stages = Stages(out, rules, drawn, partners.contiguous(), policy.fill, policy.hole_fill)
+        last = plan.depth - 1 if not rules.missing else None  # plain torch takes and gives levels
         for k in range(plan.depth):
-            before, out = out, stages.apply(k, out)
+            before, out = out, stages.apply(k, out, normal if k == last else None)
             for index in rules.missing:
                 _put(policy, plan.ops[index], before, out, draw, k, draw.op[:, k] == index, partners)
+    if normal is not None and out.dtype == torch.uint8:
+        return look_up(normal.expand(len(out), -1, -1), out)
     return out if plan.depth else out.clone()
 
 

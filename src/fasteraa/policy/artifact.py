@@ -380,14 +380,22 @@ class Policy:
         source: str = self.export("python")
         return source
 
-    def __call__(self, batch: Tensor, generator: Generator | None = None, *, kernels: bool | None = None) -> Tensor:
+    def __call__(
+        self,
+        batch: Tensor,
+        generator: Generator | None = None,
+        *,
+        kernels: bool | None = None,
+        normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+    ) -> Tensor:
         """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image.
 
-        `kernels=True` asks for Triton kernels, which give the same images on a GPU.
+        `kernels=True` asks for Triton kernels, which give the same images on a GPU. With `normalise`, a mean and a
+        standard deviation in [0, 1] for each channel, the images come out as float32, ready for a network.
         """
         from fasteraa.policy.apply import augment
 
-        return augment(self, batch, generator, kernels=kernels)
+        return augment(self, batch, generator, kernels=kernels, normalise=normalise)
 
 
 def _scale(choice: Choice, strength: Strength) -> Choice:

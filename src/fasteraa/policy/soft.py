@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from fasteraa.errors import PolicyError
+from fasteraa.errors import ImageError, PolicyError
 from fasteraa.images import check_batch
 from fasteraa.ops import Context, Op, Span, check_span, find, select, soft_mixture
+from fasteraa.ops.kernels import available
 from fasteraa.policy.artifact import Choice, Policy, SubPolicy, check_colour
 
 _EDGE = 1e-4  # probabilities enter the logit squeezed into [_EDGE, 1 - _EDGE], so that 0 and 1 keep a gradient
@@ -97,16 +99,57 @@ class SoftPolicy(nn.Module):
             partner=torch.randint(max(count, 1), (stages, count), **where),
         )
 
-    def forward(self, images: Tensor, draw: SoftDraw | None = None, generator: Generator | None = None) -> Tensor:
-        """Augment float images (B, C, H, W) in [0, 1]; each image goes through its own sub-policy."""
+    def forward(
+        self,
+        images: Tensor,
+        draw: SoftDraw | None = None,
+        generator: Generator | None = None,
+        *,
+        kernels: bool = False,
+    ) -> Tensor:
+        """Augment float images (B, C, H, W) in [0, 1]; each image goes through its own sub-policy.
+
+        `kernels=True` asks for a handful of Triton kernels instead of a few thousand of torch's: the same up to
+        rounding, for float32 on a GPU. They have been compiled for GPUs and run in Triton's interpreter, but are not
+        proven on a GPU yet.
+        """
         check_batch(images, soft=True)
+        if kernels:
+            self._check_kernels(images)
         if images.numel() == 0:
             return images
         draw = self.draw(len(images), generator) if draw is None else draw
+        if kernels:
+            return self._by_kernels(images, draw)
         originals = images
         for k in range(self.choice.shape[1]):
             images = self._stage(images, originals, k, draw)
         return images
+
+    def _check_kernels(self, images: Tensor) -> None:
+        if not available():
+            raise ImageError("kernels=True needs Triton, which is not installed")
+        if not images.is_cuda and not _interpreted():
+            raise ImageError(f"kernels=True needs a batch on a GPU, got one on {images.device.type}")
+        for what, tensor in (("images", images), ("a policy", self.choice)):
+            if tensor.dtype != torch.float32:
+                raise ImageError(f"kernels=True needs {what} in float32, got {tensor.dtype}")
+
+    def _by_kernels(self, images: Tensor, draw: SoftDraw) -> Tensor:
+        from fasteraa.ops.kernels.soft import soft_stages
+
+        with torch.cuda.device(images.device) if images.is_cuda else nullcontext():
+            return soft_stages(
+                images,
+                (self.choice, self.probability, self.magnitude),
+                draw,
+                self.ops,
+                self.spans,
+                self.fill,
+                choice_temperature=self.choice_temperature,
+                gate_temperature=self.gate_temperature,
+                edge=_EDGE,
+            )
 
     def _stage(self, images: Tensor, originals: Tensor, k: int, draw: SoftDraw) -> Tensor:
         """sum_n softmax(w / eta)_n (b_n O_n(X; mu_n) + (1 - b_n) X), with b_n ~ ReBern(p_n, lambda)."""
@@ -132,6 +175,12 @@ class SoftPolicy(nn.Module):
     def _frozen_stage(self, share: Tensor, probability: Tensor, magnitude: Tensor) -> tuple[Choice, ...]:
         rows = zip(self.ops, share.tolist(), probability.tolist(), magnitude.tolist(), strict=True)
         return tuple(Choice(row.name, p, m, weight) for row, weight, p, m in rows if weight >= _NEGLIGIBLE)
+
+
+def _interpreted() -> bool:
+    from fasteraa.ops.kernels.soft import INTERPRETED
+
+    return INTERPRETED
 
 
 def relaxed_bernoulli(probability: Tensor, uniform: Tensor, temperature: float) -> Tensor:

@@ -70,7 +70,8 @@ class BaseStep:
         raise NotImplementedError
 
     def _augment(self, images: Tensor, generator: Generator) -> Tensor:
-        augmented: Tensor = self.policy(images, self.policy.draw(len(images), generator))
+        kernels = self.config.kernels and images.is_cuda
+        augmented: Tensor = self.policy(images, self.policy.draw(len(images), generator), kernels=kernels)
         return augmented
 
     @property

@@ -236,14 +236,26 @@ def _pick(c: tl.constexpr, zero, one, two):
 
 
 @triton.jit
-def _gather(source, target, y, x, here, ok, height, width, fill0, fill1, fill2, CHANNELS: tl.constexpr):
+def _write(target, place, level, ok, normal, c: tl.constexpr, NORMAL: tl.constexpr):
+    """A level as it is, or the number that stands for it in its channel."""
+    if NORMAL:
+        tl.store(target + place, tl.load(normal + c * 256 + level.to(tl.int32)), mask=ok)
+    else:
+        tl.store(target + place, level.to(tl.uint8), mask=ok)
+
+
+@triton.jit
+def _gather(
+    source, target, y, x, here, ok, height, width, fill0, fill1, fill2, normal,
+    CHANNELS: tl.constexpr, NORMAL: tl.constexpr,
+):  # fmt: skip
     """Each pixel from (y, x), or the fill colour where that lies outside."""
     inside = ok & (x >= 0) & (x < width) & (y >= 0) & (y < height)
     place = tl.where(inside, y * width + x, 0)
     for c in tl.static_range(CHANNELS):
         level = tl.load(source + c * height * width + place, mask=inside, other=0).to(tl.int32)
         level = tl.where(inside, level, _pick(c, fill0, fill1, fill2))
-        tl.store(target + c * height * width + here, level.to(tl.uint8), mask=ok)
+        _write(target + c * height * width, here, level, ok, normal, c, NORMAL)
 
 
 @triton.jit
@@ -263,9 +275,9 @@ _ANY = ["stage", "images", "height", "columns", "tiles", "fill0", "fill1", "fill
 
 @triton.jit(do_not_specialize=_ANY)
 def _apply(
-    source, target, partners, whole, real, tables, stage, images, height, width, columns, tiles,
+    source, target, partners, whole, real, tables, normal, stage, images, height, width, columns, tiles,
     fill0, fill1, fill2, hole0, hole1, hole2,
-    CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, NORMAL: tl.constexpr,
 ):  # fmt: skip
     image, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     y = (tile // columns) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -284,22 +296,23 @@ def _apply(
         row_x = tl.load(number + 2) * y + tl.load(number + 3)
         row_y = tl.load(number + 5) * y + tl.load(number + 6)
         from_x, from_y = (tl.load(number + 1) * x + row_x) >> 16, (tl.load(number + 4) * x + row_y) >> 16
-        _gather(source, target, from_y, from_x, here, ok, height, width, fill0, fill1, fill2, CHANNELS)
+        _gather(source, target, from_y, from_x, here, ok, height, width, fill0, fill1, fill2, normal, CHANNELS, NORMAL)
     elif kind == SHIFT:
         # Pillow's other way, in doubles: near a whole pixel the rounding of the sum decides
         shift = real + record * 4
         from_x = tl.floor(v + tl.load(shift + 1) * x.to(tl.float64)).to(tl.int32)
         from_y = tl.floor(tl.load(shift + 2) + tl.load(shift + 3) * y.to(tl.float64)).to(tl.int32)
-        _gather(source, target, from_y, from_x, here, ok, height, width, fill0, fill1, fill2, CHANNELS)
+        _gather(source, target, from_y, from_x, here, ok, height, width, fill0, fill1, fill2, normal, CHANNELS, NORMAL)
     elif kind == NOTHING:
         for c in tl.static_range(CHANNELS):
             same = tl.load(source + c * pixels + here, mask=ok, other=0)
-            tl.store(target + c * pixels + here, same, mask=ok)
+            _write(target + c * pixels, here, same, ok, normal, c, NORMAL)
     elif kind <= CONTRAST:
         table = tables + image.to(tl.int64) * (CHANNELS * 256)
         for c in tl.static_range(CHANNELS):
             level = tl.load(source + c * pixels + here, mask=ok, other=0).to(tl.int32)
-            tl.store(target + c * pixels + here, tl.load(table + c * 256 + level), mask=ok)
+            new = tl.load(table + c * 256 + level)
+            _write(target + c * pixels, here, new, ok, normal, c, NORMAL)
     elif kind == CUTOUT:
         left, top = tl.load(number + 1), tl.load(number + 2)
         right, bottom = tl.load(number + 3), tl.load(number + 4)
@@ -307,18 +320,20 @@ def _apply(
         for c in tl.static_range(CHANNELS):
             level = tl.load(source + c * pixels + here, mask=ok, other=0).to(tl.int32)
             level = tl.where(cut, _pick(c, hole0, hole1, hole2), level)
-            tl.store(target + c * pixels + here, level.to(tl.uint8), mask=ok)
+            _write(target + c * pixels, here, level, ok, normal, c, NORMAL)
     elif kind == SAMPLE_PAIRING:
         partner = partners + tl.load(number + 1).to(tl.int64) * (CHANNELS * pixels)
         for c in tl.static_range(CHANNELS):
             level = tl.load(source + c * pixels + here, mask=ok, other=0).to(tl.int32)
             other = tl.load(partner + c * pixels + here, mask=ok, other=0).to(tl.int32)
-            tl.store(target + c * pixels + here, _blend(level, other, v.to(tl.float32)).to(tl.uint8), mask=ok)
+            new = _blend(level, other, v.to(tl.float32))
+            _write(target + c * pixels, here, new, ok, normal, c, NORMAL)
     elif kind == SHARPNESS:
         for c in tl.static_range(CHANNELS):
             level = tl.load(source + c * pixels + here, mask=ok, other=0).to(tl.int32)
             smooth = _smooth(source + c * pixels, level, y, x, here, height, width)
-            tl.store(target + c * pixels + here, _blend(smooth, level, v.to(tl.float32)).to(tl.uint8), mask=ok)
+            new = _blend(smooth, level, v.to(tl.float32))
+            _write(target + c * pixels, here, new, ok, normal, c, NORMAL)
     else:  # COLOR
         grey = tl.load(source + here, mask=ok, other=0).to(tl.int32)
         if CHANNELS == 3:
@@ -327,7 +342,8 @@ def _apply(
             grey = _luma(grey, green, blue)
         for c in tl.static_range(CHANNELS):
             level = tl.load(source + c * pixels + here, mask=ok, other=0).to(tl.int32)
-            tl.store(target + c * pixels + here, _blend(grey, level, v.to(tl.float32)).to(tl.uint8), mask=ok)
+            new = _blend(grey, level, v.to(tl.float32))
+            _write(target + c * pixels, here, new, ok, normal, c, NORMAL)
 
 
 # --- the host's side -------------------------------------------------------------------------------------------------
@@ -394,9 +410,12 @@ class Stages:
                 ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
             )  # fmt: skip
 
-    def apply(self, stage: int, source: Tensor) -> Tensor:
-        """One stage: a new batch. Images that drew an operation without a kernel are copied."""
-        target = torch.empty_like(source)
+    def apply(self, stage: int, source: Tensor, normal: Tensor | None = None) -> Tensor:
+        """One stage: a new batch. Images that drew an operation without a kernel are copied.
+
+        With `normal`, float32 (C, 256), each level is written as the number that stands for it there.
+        """
+        target = torch.empty_like(source, dtype=source.dtype if normal is None else normal.dtype)
         pixels = self.height * self.width
         if self.rules.tables:
             block = min(4096, max(256, triton.next_power_of_2(pixels)))
@@ -409,9 +428,11 @@ class Stages:
         columns = triton.cdiv(self.width, across)
         tiles = columns * triton.cdiv(self.height, rows)
         _apply[(self.count * tiles,)](
-            source, target, self.partners, self.whole, self.real, self.tables, stage, self.count,
+            source, target, self.partners, self.whole, self.real, self.tables,
+            self.real if normal is None else normal, stage, self.count,
             self.height, self.width, columns, tiles, *self.colours,
-            CHANNELS=self.channels, ROWS=rows, COLUMNS=across, num_warps=4, enable_fp_fusion=False,
+            CHANNELS=self.channels, ROWS=rows, COLUMNS=across, NORMAL=normal is not None,
+            num_warps=4 if normal is None else 8, enable_fp_fusion=False,
         )  # fmt: skip
         return target
 
