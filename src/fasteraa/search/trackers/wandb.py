@@ -65,6 +65,7 @@ def _init(opening: Opening, earlier: str | None, mode: Any) -> Any:
         # what a search is made of goes there, and nothing about the machine, its user or what the terminal showed
         settings=wandb.Settings(
             silent=True,
+            host="",
             console="off",
             save_code=False,
             disable_git=True,
