@@ -256,5 +256,6 @@ def bench_search(
 
 
 from fasteraa.cli import evaluate as _evaluate  # noqa: E402, F401  (registers its commands)
+from fasteraa.cli import hub as _hub  # noqa: E402, F401
 from fasteraa.cli import report as _report  # noqa: E402, F401
 from fasteraa.cli import reproduce as _reproduce  # noqa: E402, F401
