@@ -140,6 +140,19 @@ def test_a_missing_package_is_said_before_work(name, fasteraa, monkeypatch, tmp_
     assert not (tmp_path / "run").exists()
 
 
+def test_a_tracker_of_your_own_as_documented(tmp_path, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "trackers.md").read_text()
+    names = {}
+    exec(page.split("```python\n")[2].split("```")[0], names)
+    (tmp_path / "summary.txt").touch()
+    with track(names["Printer"](), folder=tmp_path, progress=Lines()) as tracking:
+        tracking.begin({})
+        tracking.log({"error/none": 5.2}, 0)
+    assert capsys.readouterr().out.splitlines() == [
+        "printer: on the screen", "0 {'error/none': 5.2}", f"finished {tmp_path / 'summary.txt'}"
+    ]  # fmt: skip
+
+
 def test_unknown_trackers():
     with pytest.raises(ConfigError, match="unknown tracker 'wandbb': did you mean 'wandb'"):
         track("wandbb", folder="run")
@@ -266,6 +279,21 @@ def test_wandb_without_a_key_stays_offline_and_notes_a_signal(alone, monkeypatch
     records = whole_run(file)
     (end,) = [record.exit for record in records if record.WhichOneof("record_type") == "exit"]
     assert end.exit_code == 130
+
+
+def test_wandb_without_an_answer_stays_offline(alone, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "0.5")
+    with track("wandb", folder=tmp_path / "run", progress=Lines()) as tracking:
+        tracking.begin({"epochs": 3})
+        tracking.log({"search/distance": 0.5}, 1)
+    out, error = capsys.readouterr()
+    assert "an offline run, which this sends: wandb sync" in out
+    assert KEY not in out + error
+    (file,) = (tmp_path / "run").glob("wandb/offline-run-*/*.wandb")
+    (row,) = [items_of(r.history) for r in whole_run(file) if r.WhichOneof("record_type") == "history"]
+    assert row["search/distance"] == 0.5
 
 
 def free_port():

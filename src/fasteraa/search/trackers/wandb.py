@@ -34,7 +34,7 @@ class WandB:
         if self._run.offline:
             path = self._run.settings.sync_dir
             return f"{why}an offline run, which this sends: wandb sync {path}"
-        return f"{self._run.url}"
+        return str(self._run.url or "switched off (WANDB_MODE)")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._run.log(dict(values), step=step)
@@ -65,6 +65,7 @@ def _init(opening: Opening, earlier: str | None, mode: Any) -> Any:
         # what a search is made of goes there, and nothing about the machine, its user or what the terminal showed
         settings=wandb.Settings(
             silent=True,
+            init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", 30)),  # by itself it waits 90 s for a server
             host="",
             console="off",
             save_code=False,
