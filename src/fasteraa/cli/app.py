@@ -82,6 +82,12 @@ OperationCount = Annotated[int | None, typer.Option(help=about("operation_count"
 Backbone = Annotated[str | None, typer.Option(help=about("backbone"), show_default="auto")]
 Flip = Annotated[bool | None, typer.Option(help=about("flip"), show_default="flip")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as NAME=VALUE (see fasteraa config).")]
+Trackers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tracker", help="Numbers and results also go to tensorboard, wandb or mlflow; may be given several times."
+    ),
+]
 
 
 @app.command("search")
@@ -109,14 +115,16 @@ def search_command(
         bool, typer.Option(help="End by choosing how much of it to apply, in short trainings on held-back images.")
     ] = True,
     calibrate_minutes: Annotated[float, typer.Option(help="What that may take.")] = 1.5,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    tracker: Trackers = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --tracker tensorboard.")] = False,
 ) -> None:
     """Find a policy for your images."""
     from fasteraa.cli.search import run_search
 
     minutes = calibrate_minutes if calibrate else None
     flags = _flags(locals())
-    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, minutes, tensorboard)
+    trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
+    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, minutes, trackers)
 
 
 @app.command("config")
@@ -248,5 +256,6 @@ def bench_search(
 
 
 from fasteraa.cli import evaluate as _evaluate  # noqa: E402, F401  (registers its commands)
+from fasteraa.cli import hub as _hub  # noqa: E402, F401
 from fasteraa.cli import report as _report  # noqa: E402, F401
 from fasteraa.cli import reproduce as _reproduce  # noqa: E402, F401

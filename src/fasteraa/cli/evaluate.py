@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fasteraa.cli.app import DataRoot, Size, SourceArgument, app
+from fasteraa.cli.app import DataRoot, Size, SourceArgument, Trackers, app
 
 if TYPE_CHECKING:
     from fasteraa.evaluate.arena import Arena
-    from fasteraa.evaluate.compare import Contender
+    from fasteraa.evaluate.compare import Comparison, Contender
     from fasteraa.evaluate.recipe import TrainRecipe
+    from fasteraa.search.trackers import Tracking
 
 Network = Annotated[str, typer.Option(help="auto, wrn-40-2, wrn-28-10, small, timm:NAME, ...")]
 Recipe = Annotated[str | None, typer.Option(help="The paper's settings: cifar/wrn-40-2, svhn/wrn-28-10, ...")]
@@ -57,22 +59,28 @@ def compare_command(
     max_minutes: Annotated[float | None, typer.Option(help="End early; the same command goes on.")] = None,
     device: Device = "auto",
     data_root: DataRoot = None,
+    tracker: Trackers = None,
 ) -> None:
     """Train a network with each policy and several seeds, and put the errors side by side."""
     from fasteraa.evaluate.arena import open_arena
     from fasteraa.evaluate.compare import cells_of, end_of, parse_contenders, run_cells, tabulate
     from fasteraa.report.comparison import publish
+    from fasteraa.search.progress import Lines
+    from fasteraa.search.trackers import track
 
     until, contenders = end_of(max_minutes), parse_contenders(policies, seeds)
-    arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
-    chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
-    typer.echo(_describe(arena, chosen))
-    run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo, until)
-    comparison = tabulate(arena, contenders, chosen, range(seeds))
-    publish(comparison, out)
-    _print(comparison)
-    if per_op:
-        typer.echo(_per_op(arena, chosen, contenders, out))
+    with track(*(tracker or []), folder=out, kind="compare", progress=Lines()) as tracking:
+        arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
+        chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
+        typer.echo(_describe(arena, chosen))
+        tracking.begin({"data": arena.data.name, "policies": policies, "seeds": seeds, **asdict(chosen)})
+        run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo, until)
+        comparison = tabulate(arena, contenders, chosen, range(seeds))
+        publish(comparison, out)
+        _print(comparison)
+        if per_op:
+            typer.echo(_per_op(arena, chosen, contenders, out))
+        _track(comparison, range(seeds), tracking)
     typer.echo(f"table: {out / 'comparison.md'}\nplot:  {out / 'comparison.svg'}\ndata:  {out / 'comparison.json'}")
 
 
@@ -131,6 +139,15 @@ def _describe(arena: Arena, recipe: TrainRecipe) -> str:
         f"{arena.data.name}: {len(arena.data)} images at {height}x{width}, {recipe.network} for {recipe.epochs} epochs "
         f"on {arena.device_name}; measured on {len(arena.held_out)} images ({arena.held_out_from})"
     )
+
+
+def _track(comparison: Comparison, seeds: Sequence[int], tracking: Tracking) -> None:
+    """The errors of a seed, of all policies, are a row; their means are the result."""
+    for seed in seeds:
+        errors = {f"error/{row.label}": row.errors[seed] for row in comparison.rows if seed in row.errors}
+        if errors:
+            tracking.log(errors, seed)
+    tracking.note({f"error/{row.label}": row.error.mean for row in comparison.rows})
 
 
 def _print(comparison: Any) -> None:

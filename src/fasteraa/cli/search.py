@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fasteraa.evaluate.calibrate import Calibration
     from fasteraa.policy.artifact import Policy
     from fasteraa.search.folder import RunFolder
+    from fasteraa.search.progress import Progress
     from fasteraa.search.run import SearchResult
 
 
@@ -71,21 +72,37 @@ def run_search(
     resume: bool,
     max_minutes: float | None,
     calibrate_minutes: float | None,
-    tensorboard: bool,
+    trackers: Sequence[str],
 ) -> None:
     if calibrate_minutes is not None and not calibrate_minutes > 0:
         raise ConfigError(f"--calibrate-minutes must be positive, got {calibrate_minutes:g}; or say --no-calibrate")
     if resume and config is None and (out / "config.toml").is_file():
         config = out / "config.toml"  # a resumed run has its own settings
     settings = effective_config(flags, config, (source or "sample") if recipe else None)
+    from fasteraa.search.progress import for_this_terminal
+    from fasteraa.search.trackers import track
+
+    shown = for_this_terminal()
+    with track(*trackers, folder=out, config=settings, progress=shown, resume=resume) as progress:
+        _search(source, settings, out, device, data_root, resume, max_minutes, calibrate_minutes, progress)
+
+
+def _search(
+    source: str | None,
+    settings: SearchConfig,
+    out: Path,
+    device: str,
+    data_root: Path | None,
+    resume: bool,
+    max_minutes: float | None,
+    calibrate_minutes: float | None,
+    progress: Progress,
+) -> None:
     from fasteraa.report.preview import draw_sheet
     from fasteraa.report.summary import summarise
     from fasteraa.search.folder import RunFolder
-    from fasteraa.search.progress import for_this_terminal
     from fasteraa.search.run import search
-    from fasteraa.search.trackers import with_tensorboard
 
-    progress = for_this_terminal()
     result = search(
         source,
         settings,
@@ -94,7 +111,7 @@ def run_search(
         device=device,
         data_root=data_root,
         max_minutes=max_minutes,
-        progress=with_tensorboard(progress, out) if tensorboard else progress,
+        progress=progress,
     )
     folder = RunFolder(out)
     policy, summary = result.policy, summarise(result.start, result.policy)

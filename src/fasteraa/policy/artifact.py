@@ -330,6 +330,30 @@ class Policy:
 
         return named(name, **settings)
 
+    # --- sharing -----------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, folder: str | os.PathLike[str], **about: Any) -> None:
+        """A folder as a hub repository has it: policy.json and its card; see `fasteraa.policy.hub.save_folder`."""
+        from fasteraa.policy.hub import save_folder
+
+        save_folder(self, folder, **about)
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Share it on the Hugging Face hub with a card; returns the commit's address; see `fasteraa.policy.hub.push`.
+
+        Options: token, private, revision, message, endpoint; license, tags, preview (a picture) for the card.
+        """
+        from fasteraa.policy.hub import push
+
+        return push(self, repo_id, **options)
+
+    @staticmethod
+    def from_hub(source: str | os.PathLike[str], **options: Any) -> Policy:
+        """A policy that somebody shared: `user/name` on the hub, or a folder. Options: revision, token, endpoint."""
+        from fasteraa.policy.hub import pull
+
+        return pull(source, **options)
+
     # --- use ---------------------------------------------------------------------------------------------------
 
     def describe(self) -> str:

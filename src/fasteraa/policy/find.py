@@ -10,12 +10,15 @@ from fasteraa.policy.named import NAMES, named
 
 
 def find_policy(text: str) -> Policy:
-    """A policy by its file `runs/a/policy.json`, its run folder `runs/a`, or its name: `randaugment(2,14)`."""
+    """A policy by its file `runs/a/policy.json`, its run folder, its name `randaugment(2,14)`, or `hf:user/name`."""
     path = Path(text)
     if text.strip() and path.is_dir():
         path = _policy_of_run(path)
     if path.suffix == ".json" or path.is_file():
         return Policy.load(path)
+    if text.startswith("hf:"):
+        source, _, revision = text.removeprefix("hf:").partition("@")
+        return Policy.from_hub(source, revision=revision or None)
     key = text.split("(")[0].strip().lower()
     if key not in NAMES:
         raise PolicyError(

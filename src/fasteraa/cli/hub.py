@@ -1,0 +1,82 @@
+"""`fasteraa hub`: policies on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fasteraa.cli.app import app
+
+if TYPE_CHECKING:
+    from fasteraa.policy.artifact import Policy
+
+hub_app = typer.Typer(help="Share policies on the Hugging Face hub.", no_args_is_help=True)
+app.add_typer(hub_app, name="hub")
+
+Shared = Annotated[str, typer.Argument(metavar="POLICY", help="A policy file, a run folder, or a name.")]
+License = Annotated[str | None, typer.Option("--license", help="As the hub names it, such as cc0-1.0 or mit.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="For the card; may be given several times.")]
+
+
+@hub_app.command("push")
+def push_command(
+    policy: Shared,
+    repo: Annotated[str, typer.Argument(help="USER/NAME; it is made if it is not there.")],
+    private: Annotated[bool | None, typer.Option(help="Who may see a repository that is made now.")] = None,
+    license_: License = None,
+    tag: Tags = None,
+    revision: Annotated[str | None, typer.Option(help="The branch to commit to (default: main).")] = None,
+    message: Annotated[str | None, typer.Option(help="Of the commit (default: name and hash of the policy).")] = None,
+) -> None:
+    """Share a policy with a card that explains it. Whoever ran `hf auth login` is known already."""
+    from fasteraa.policy.find import find_policy
+
+    found = find_policy(policy)
+    where = found.push_to_hub(
+        repo, private=private, revision=revision, message=message, license=license_, tags=tag or (),
+        preview=_preview(policy, found),
+    )  # fmt: skip
+    typer.echo(where)
+
+
+@hub_app.command("pull")
+def pull_command(
+    repo: Annotated[str, typer.Argument(help="USER/NAME, or a folder that was made for the hub.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The policy file to write.")] = Path("policy.json"),
+    revision: Annotated[str | None, typer.Option(help="A branch, a tag or a commit (default: main).")] = None,
+) -> None:
+    """Fetch a shared policy, check it, and write it as a policy file."""
+    from fasteraa.policy.artifact import Policy
+
+    found = Policy.from_hub(repo, revision=revision)
+    found.save(out)
+    typer.echo(f"{out}: {found.describe().splitlines()[0]}")
+
+
+@hub_app.command("card")
+def card_command(
+    policy: Shared,
+    repo: Annotated[str | None, typer.Argument(help="USER/NAME, for the lines that tell how to use it.")] = None,
+    license_: License = None,
+    tag: Tags = None,
+) -> None:
+    """Print the card that push would write."""
+    from fasteraa.policy.card import card
+    from fasteraa.policy.find import find_policy
+
+    found = find_policy(policy)
+    preview = _preview(policy, found) is not None
+    typer.echo(card(found, repo, license=license_, tags=tag or (), preview=preview), nl=False)
+
+
+def _preview(text: str, policy: Policy) -> Path | None:
+    """The picture in a run folder, if it shows this policy and not one that calibration preferred another to."""
+    from fasteraa.policy.artifact import Policy
+
+    folder = Path(text)
+    picture, found = folder / "preview.png", folder / "found.json"
+    if not picture.is_file() or (found.is_file() and Policy.load(found).sub_policies != policy.sub_policies):
+        return None
+    return picture
