@@ -27,7 +27,7 @@ FOUND = {
     "epochs": 20,
     "finished": True,
     "seconds": 12.5,
-    "device": "a GPU",
+    "device": "a GPU | two",
     "versions": {"fasteraa": "0.1.0"},
     "calibration": {
         "chosen": "found x2",
@@ -169,6 +169,7 @@ def test_the_card(policy, tmp_path):
         "  1. (50%) rotate(50%, ±12.0°), then flip(30%)",
         "| critic | wrn-40-2 |",
         "| seed | 7 |",
+        "| device | a GPU \\| two |",
         "| found x2 | 20.0 | 2 | 0.610 |",
         "| none | 26.2 | 1 | 0.333 |",
         "Chosen: found x2, with 20.0% errors.",
