@@ -53,7 +53,9 @@ def _npz_source(archive: Mapping[str, Any], file: Path, name: str) -> Source:
     second = {split: archive[y] for split, (_, y) in keys.items()}
     if any(map(is_masks, second.values())):
         names = () if given is None else tuple(map(str, given.tolist()))
-        return Source(name, {s: partial(masked_listing, archive[keys[s][0]], second[s], str(file), names) for s in keys})
+        return Source(
+            name, {s: partial(masked_listing, archive[keys[s][0]], second[s], str(file), names) for s in keys}
+        )
     labels = {split: flat_labels(second[split], f"{file} [{y}]") for split, (_, y) in keys.items()}
     classes = _class_names(list(labels.values()), str(file)) if given is None else tuple(map(str, given.tolist()))
     splits = {}

@@ -86,7 +86,9 @@ def _item(dataset: Any, i: int, title: str) -> tuple[Any, str]:
 def _two(dataset: Any, i: int, title: str) -> tuple[Any, Any]:
     item = dataset[i]
     if not (isinstance(item, (tuple, list)) and len(item) >= 2):
-        raise DataError(f"a data set must yield (image, label) or (image, mask), got {type(item).__name__} from {title}[{i}]")
+        raise DataError(
+            f"a data set must yield (image, label) or (image, mask), got {type(item).__name__} from {title}[{i}]"
+        )
     return item[0], item[1]
 
 

@@ -1,6 +1,7 @@
 """A manifest: CSV (or TSV), JSONL or Parquet with the columns path, label and, if wanted, split.
 
-For semantic segmentation the column mask stands in the place of label. Paths are relative to the manifest's own folder. A file that is missing counts as a broken image.
+For semantic segmentation the column mask stands in the place of label. Paths are relative to the manifest's own
+folder. A file that is missing counts as a broken image.
 """
 
 from __future__ import annotations

@@ -60,15 +60,15 @@ def scales(op: Op) -> bool:
     return bool(b == 0 and d == 0 and not abs(a) == abs(e) == 1)
 
 
-def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None, scaled: bool) -> Tensor:
+def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | int, scaled: bool) -> Tensor:
     """Nearest neighbour exactly as Pillow finds it: in 16.16 fixed point, or step by step where nothing turns.
 
-    With no fill colour zeros come in from outside, whatever the channels hold (masks).
+    A single number as `fill` comes in from outside as it is, whatever the channels hold (masks).
     """
     batch, channels, height, width = image.shape
     if max(width, height) > LARGEST_SIDE:
         raise ImageError(f"geometric operations take sides of up to {LARGEST_SIDE} pixels, got {width}x{height}")
-    colour = image.new_zeros(1, channels, 1, 1) if fill is None else colour_like(image, fill)
+    colour = image.new_full((1, channels, 1, 1), fill) if isinstance(fill, int) else colour_like(image, fill)
     index = source_index(matrix, width, height, scaled)
     framed = colour.repeat(batch, 1, height + 2, width + 2)  # pixels that look outside find the frame
     framed[:, :, 1:-1, 1:-1] = image

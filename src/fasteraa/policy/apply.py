@@ -179,15 +179,21 @@ def warp_matrix(policy: Policy, deed: Deed, width: int, height: int) -> Tensor:
     return warp.matrix(deed.op, torch.tensor([value], dtype=torch.float64), width, height)
 
 
-def apply_mask(policy: Policy, mask: Tensor, deeds: Sequence[Deed]) -> Tensor:
-    """Geometry alone, nearest, zeros from outside; mask (..., H, W) of any type."""
+def apply_mask(policy: Policy, mask: Tensor, deeds: Sequence[Deed], fill: int = 0) -> Tensor:
+    """Geometry alone, nearest, `fill` from outside; mask (..., H, W) of any type."""
     height, width = mask.shape[-2:]
     flat = mask.reshape(1, -1, height, width)
     for deed in deeds:
         if deed.op.geometric and mask.numel():
             matrix = warp_matrix(policy, deed, width, height).to(mask.device)
-            flat = nearest(flat, matrix, None, scales(deed.op))
+            flat = nearest(flat, matrix, fill, scales(deed.op))
     return flat.view(mask.shape)
+
+
+def apply_masks(policy: Policy, plan: Plan, masks: Tensor, draw: Draw, fill: int = 0) -> Tensor:
+    """Masks (B, ..., H, W) by the draw of their images."""
+    moved = [apply_mask(policy, mask, plan.deeds(draw, index), fill) for index, mask in enumerate(masks)]
+    return torch.stack(moved) if moved else masks
 
 
 def apply_points(policy: Policy, points: Tensor, deeds: Sequence[Deed], width: int, height: int) -> Tensor:

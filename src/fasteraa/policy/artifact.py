@@ -331,11 +331,13 @@ class Policy:
 
         return describe(self)
 
-    def transform(self, pool: Any = None) -> PolicyTransform:
-        """A torchvision v2 transform; `pool` holds the partners of sample_pairing for single images."""
+    def transform(self, pool: Any = None, mask_fill: int = 0) -> PolicyTransform:
+        """A torchvision v2 transform; `pool` holds the partners of sample_pairing for single images, `mask_fill` is
+        what masks get from outside the image.
+        """
         from fasteraa.policy.transform import PolicyTransform
 
-        return PolicyTransform(self, pool=pool)
+        return PolicyTransform(self, pool=pool, mask_fill=mask_fill)
 
     def export(self, target: str, **options: Any) -> Any:
         """The policy as an object of another library; see `fasteraa.export`.

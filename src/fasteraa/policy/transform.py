@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional as F
 
 from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_tensor
-from fasteraa.policy.apply import apply_draw, apply_mask, apply_pillow, apply_points
+from fasteraa.policy.apply import apply_draw, apply_mask, apply_masks, apply_pillow, apply_points
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, plan_of
 
@@ -40,6 +40,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     and there is no Pillow image, array or tv_tensors Image or Video, and a label otherwise. All chance comes from
     torch's generator, so a seeded DataLoader repeats itself. `pool` (uint8 images (P, C, H, W), or anything indexable
     that gives images) holds the partners of sample_pairing; batches take them from the batch if there is no pool.
+    `mask_fill` is what masks get where geometry brings in what was outside: 0, or 255 where 0 is a class like others.
     """
 
     _transformed_types = (
@@ -53,12 +54,13 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         _is_pure_tensor,
     )
 
-    def __init__(self, policy: Policy, pool: Any = None):
+    def __init__(self, policy: Policy, pool: Any = None, mask_fill: int = 0):
         super().__init__()
         if pool is not None and len(pool) == 0:
             raise ImageError("the pool of partner images must not be empty")
         self.policy = policy
         self.pool = pool
+        self.mask_fill = mask_fill
         self._plan = plan_of(policy)
         self._pairs = self._plan.most > 0 and "sample_pairing" in policy.scaled().ops
         self._stacked: Tensor | None = None
@@ -175,7 +177,8 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
     def _companion(self, value: Any, deeds: Sequence[Deed]) -> Any:
         if isinstance(value, tv_tensors.Mask):
-            return tv_tensors.wrap(apply_mask(self.policy, value.as_subclass(Tensor), deeds), like=value)
+            moved = apply_mask(self.policy, value.as_subclass(Tensor), deeds, self.mask_fill)
+            return tv_tensors.wrap(moved, like=value)
         if isinstance(value, tv_tensors.BoundingBoxes):
             return self._boxes(value, deeds)
         return self._key_points(value, deeds)
@@ -210,19 +213,8 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         if not isinstance(value, tv_tensors.Mask) or len(value) != len(draw.op):
             what = f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
             raise ImageError(f"only masks (B, ..., H, W) can go with a batch of {len(draw.op)} images, got {what}")
-        masks = [
-            apply_mask(self.policy, mask, self._deeds(draw, index))
-            for index, mask in enumerate(value.as_subclass(Tensor))
-        ]
-        return tv_tensors.wrap(torch.stack(masks), like=value)
-
-    def _deeds(self, draw: Draw, index: int) -> list[Deed]:
-        columns = (draw.op, draw.magnitude, draw.sign, draw.hole, draw.partner)
-        return [
-            Deed(self._plan.ops[op], magnitude, sign, (hole[0], hole[1]), partner)
-            for op, magnitude, sign, hole, partner in zip(*(c[index].tolist() for c in columns), strict=True)
-            if op >= 0
-        ]
+        moved = apply_masks(self.policy, self._plan, value.as_subclass(Tensor), draw, self.mask_fill)
+        return tv_tensors.wrap(moved, like=value)
 
 
 def _batch_size(value: Any) -> int | None:

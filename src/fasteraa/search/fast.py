@@ -15,12 +15,12 @@ from torch import Generator, Tensor
 from torch.optim import Adam, Optimizer
 
 from fasteraa.errors import RunError
-from fasteraa.nets import Critic
+from fasteraa.nets import Critic, PixelCritic
 from fasteraa.nets.tape import Layer, Tape, write_layers
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig
 from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_tangent, policy_loss
-from fasteraa.search.step import Normalise, Step
+from fasteraa.search.step import MaskStep, Normalise, Step
 
 _WARM_UP = 3  # steps before the recording: libraries choose their kernels and allocate what they keep
 
@@ -158,7 +158,13 @@ AnyStep = Step | Recorded
 
 
 def make_step(critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig) -> AnyStep:
-    """The plain step, or on a GPU the fast one; the written-out critic wherever the network allows it."""
+    """The plain step, or on a GPU the fast one; the written-out critic wherever the network allows it.
+
+    Masks always take the plain one: the layers that are written out end in pooled features, and a recording of it has
+    not been tried.
+    """
+    if isinstance(critic, PixelCritic):
+        return MaskStep(critic, policy, normalise, config)
     if not (config.fast and normalise.mean.is_cuda):
         return Step(critic, policy, normalise, config)
     layers = write_layers(critic.backbone)

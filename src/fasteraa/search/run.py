@@ -17,8 +17,8 @@ from torch import Generator, Tensor
 
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
-from fasteraa.errors import ConfigError, RunError, Stopped
-from fasteraa.nets import Critic, build, make_primitive
+from fasteraa.errors import ConfigError, DataError, RunError, Stopped
+from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistics, make_primitive
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig, to_settings
@@ -51,11 +51,12 @@ def search(
     max_minutes: float | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
-    """Find a policy for labelled images by backpropagation.
+    """Find a policy for labelled images, or for images with masks, by backpropagation.
 
     `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
-    Dataset); None is the embedded sample. With `out`, config, metrics, checkpoints and the policy are kept in that
-    folder, and `resume` goes on with a run found there. `max_minutes` ends the search early with a valid policy.
+    Dataset of (image, label) or (image, mask)); None is the embedded sample. With `out`, config, metrics, checkpoints
+    and the policy are kept in that folder, and `resume` goes on with a run found there. `max_minutes` ends the search
+    early with a valid policy.
     """
     config, progress = config or SearchConfig(), progress or Silent()
     if max_minutes is not None and not max_minutes >= 0:
@@ -104,6 +105,7 @@ def _load(source: Any, config: SearchConfig, data_root: str | Path | None) -> Im
         seed=config.seed,
         data_root=data_root,
         broken_budget=config.broken_budget,
+        ignore_index=config.ignore_index,
     )
 
 
@@ -127,6 +129,21 @@ def check_backbone(config: SearchConfig) -> None:
 
 def _norm(config: SearchConfig) -> str:
     return "none" if config.critic_norm == "none" else "primitive"
+
+
+def _critic(backbone: Backbone, data: ImageSet) -> Critic:
+    """Classes by the image, or by the pixel where there are masks."""
+    if data.masks is None:
+        return Critic(backbone, len(data.classes))
+    if int((torch.bincount(data.masks.flatten(), minlength=256)[:255] > 0).sum()) < 2:
+        raise DataError(
+            f"a search needs masks of two classes, {data.name!r} has one: write the other one as 1, since 255 does not "
+            "count"
+        )
+    critic = PixelCritic(backbone, len(data.classes))
+    with torch.no_grad(), frozen_statistics(critic):
+        critic(torch.zeros(2, 3, *data.size))  # a network without a map of features says so here
+    return critic
 
 
 class Run:
@@ -158,8 +175,9 @@ class Run:
         self.policy = self.policy.to(device)
         with seeded(config.seed):
             backbone = build(self.backbone, len(data.classes), min(data.size), norm=_norm(config))
-            critic = Critic(backbone, len(data.classes)).to(device)
-        self.images, self.labels = data.images.to(device), data.labels.to(device)
+            critic = _critic(backbone, data).to(device)
+        labels = data.labels if data.masks is None else data.masks
+        self.images, self.labels = data.images.to(device), labels.to(device)
         self.step = make_step(critic, self.policy, Normalise.of(self.images), config)
         self.steps_per_epoch = len(data) // config.batch_size
         self.order = torch.empty(0, dtype=torch.int64, device=device)
@@ -325,8 +343,9 @@ class Run:
     def describe_data(self) -> None:
         assert self.folder is not None
         height, width = self.data.size
+        what = "images of" if self.data.masks is None else "images with masks of"
         self.progress.say(
-            f"{self.data.name}: {len(self.data)} images of {len(self.data.classes)} classes at {height}x{width}, "
+            f"{self.data.name}: {len(self.data)} {what} {len(self.data.classes)} classes at {height}x{width}, "
             f"critic {self.backbone} on {self.device}"
         )
         if self.data.broken:
@@ -343,6 +362,7 @@ class Run:
             "method": "Faster AutoAugment",
             "data": {
                 "name": self.data.name,
+                "task": self.data.task,
                 "images": len(self.data),
                 "classes": len(self.data.classes),
                 "size": list(self.data.size),

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.optim import Adam
 
-from fasteraa.nets import Critic
+from fasteraa.nets import Critic, PixelCritic
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig
 from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_gradient, policy_loss
@@ -60,17 +60,19 @@ class Step:
             return self._step(images, labels, generator)
 
     def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
-        originals, before = (baseline(images, self.config, generator).float() / 255).chunk(2)
-        original_labels, labels = labels.chunk(2)
-        augmented = self._augment(before, generator)
+        images, labels = self._baseline(images, labels, generator)
+        (originals, before), (original_labels, labels) = images.chunk(2), labels.chunk(2)
+        augmented, labels = self._augment(before, labels, generator)
         share = torch.rand(len(before), generator=generator, device=images.device)
         measured = self._update_critic(originals, original_labels, augmented.detach(), labels, share)
         policy_classes = self._update_policy(augmented, labels)
         return torch.stack([*measured, policy_classes]).detach()
 
-    def _augment(self, images: Tensor, generator: Generator) -> Tensor:
-        augmented: Tensor = self.policy(images, self.policy.draw(len(images), generator))
-        return augmented
+    def _baseline(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        return baseline(images, self.config, generator).float() / 255, labels
+
+    def _augment(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        return self.policy(images, self.policy.draw(len(images), generator)), labels
 
     def _update_critic(
         self, originals: Tensor, original_labels: Tensor, augmented: Tensor, labels: Tensor, share: Tensor
@@ -102,6 +104,24 @@ class Step:
         """
         scores, logits = self.critic(self.normalise(images))
         return Judged(scores.float(), logits.float(), labels)
+
+
+class MaskStep(Step):
+    """`Step` for semantic segmentation: labels are masks, uint8 (2 b, H, W), that go where their images go."""
+
+    critic: PixelCritic
+
+    def _baseline(self, images: Tensor, masks: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Crop and flip move both at once, the mask as a fourth channel. Counted from 1, so that the zeros around the
+        image are no class, nor is 255, which becomes 0.
+        """
+        both = baseline(torch.cat([images, (masks + 1).unsqueeze(1)], 1), self.config, generator)
+        classes = torch.arange(1, self.critic.backbone.classifier.out_features + 1, device=images.device)
+        return both[:, :3].float() / 255, (both[:, 3:] == classes.view(1, -1, 1, 1)).float()
+
+    def _augment(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        draw = self.policy.draw(len(images), generator)
+        return self.policy(images, draw), self.policy.follow(labels, draw)
 
 
 @contextmanager
