@@ -14,6 +14,9 @@ from fasteraa.errors import ConfigError
 from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fasteraa.data import ImageSet
     from fasteraa.evaluate.calibrate import Calibration
     from fasteraa.policy.artifact import Policy
     from fasteraa.search.folder import RunFolder
@@ -108,8 +111,8 @@ def run_search(
         summary += f"\n\nHow much of it to apply:\n{calibration.words()}"
     folder.write(folder.summary, summary + "\n")
     with folder.replacing(folder.preview) as partial:
-        masks = None if result.data.masks is None else result.data.masks[:64]
-        draw_sheet(result.policy, result.data.images[:64], masks=masks).save(partial)
+        images, masks = _shown(result.data)
+        draw_sheet(result.policy, images, masks=masks).save(partial)
     if not result.finished:
         summary += f"\n\nended early, after {len(result.epochs)} of {settings.epochs} epochs (--resume goes on)"
     typer.echo(f"\n{summary}\n\n{_use(folder, policy, result.policy, result.data.masks is not None)}")
@@ -146,6 +149,15 @@ def _calibrate(
             "--resume to calibrate it",
             stopped.signal,
         ) from None
+
+
+def _shown(data: ImageSet) -> tuple[Tensor, Tensor | None]:
+    """Images of a preview and their masks, which are of scenes: neighbours are often frames of one film."""
+    if data.masks is None:
+        return data.images[:64], None
+    step = max(1, len(data) // 6)
+    order = [index for first in range(step) for index in range(first, len(data), step)][:64]
+    return data.images[order], data.masks[order]
 
 
 def _about_masks(result: SearchResult) -> str:

@@ -76,9 +76,9 @@ def augmented(
 
 
 def overlaid(images: Tensor, masks: Tensor) -> Tensor:
-    """uint8 images with half of each class's colour over them; what does not count stays as it is."""
+    """uint8 images with some of each class's colour over them; what does not count stays as it is."""
     colours = torch.tensor([_colour(number) for number in range(256)], dtype=torch.uint8)[masks.long()].movedim(-1, 1)
-    mixed = ((images.int() + colours.int() + 1) // 2).to(torch.uint8)
+    mixed = ((3 * images.int() + 2 * colours.int()) // 5).to(torch.uint8)
     return torch.where((masks == _UNMARKED)[:, None], images, mixed)
 
 
