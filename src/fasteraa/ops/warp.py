@@ -136,6 +136,23 @@ def move_points(points: Tensor, matrix: Tensor) -> Tensor:
     return torch.stack([(e * x - b * y) / determinant, (a * y - d * x) / determinant], -1)
 
 
+def cut_at_border(points: Tensor, width: int, height: int) -> Tensor:
+    """The part of a convex polygon (P, 2) that lies in the image: none or at least three points."""
+    for axis, limit, inwards in ((0, 0.0, 1.0), (0, float(width), -1.0), (1, 0.0, 1.0), (1, float(height), -1.0)):
+        depth = (points[:, axis] - limit) * inwards
+        if len(points) == 0 or bool((depth >= 0).all()):
+            continue
+        ends, end_depth = points.roll(-1, 0), depth.roll(-1)
+        crosses = (depth > 0) != (end_depth > 0)
+        share = torch.where(crosses, depth / (depth - end_depth), 0)[:, None]
+        crossing = points + share * (ends - points)
+        crossing[:, axis] = limit  # to the last digit
+        # each point that is inside, and after it the place where the next side crosses the border
+        both = torch.stack([points, crossing], 1).view(-1, 2)
+        points = both[torch.stack([depth > 0, crosses], 1).view(-1)]
+    return points
+
+
 def _whole_shift(scale: float, shift: float) -> float:
     """`nearest` moves by whole pixels, unless it makes things larger or smaller."""
     return math.floor(shift + 0.5 * scale) - math.floor(0.5 * scale) if abs(scale) == 1 else shift

@@ -13,7 +13,7 @@ from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, join_alpha, split_alpha
 from fasteraa.ops import Context, Op, Pair, hard_pillow, physical
 from fasteraa.ops.kernels import available
-from fasteraa.ops.warp import LARGEST_SIDE, move_points, nearest, scales, warp
+from fasteraa.ops.warp import LARGEST_SIDE, cut_at_border, move_points, nearest, scales, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
 
@@ -202,3 +202,36 @@ def apply_points(policy: Policy, points: Tensor, deeds: Sequence[Deed], width: i
         if deed.op.geometric:
             points = move_points(points, warp_matrix(policy, deed, width, height)[0])
     return points
+
+
+def apply_boxes(
+    policy: Policy, boxes: Tensor, deeds: Sequence[Deed], width: int, height: int, *, last: bool = True
+) -> Tensor:
+    """Boxes (N, 4) as x1, y1, x2, y2 follow the geometry: the upright hull of what is still seen of each.
+
+    What one stage moves out of the image is black when the next moves it back, so a box is cut at the border after each
+    of them; without `last` not after the last one. A box of which nothing is left has no area.
+    """
+    corners = torch.stack([boxes[:, [x, y]] for x, y in ((0, 1), (2, 1), (2, 3), (0, 3))], 1)
+    shapes: list[Tensor] = [cut_at_border(corner, width, height) for corner in corners]
+    moves = [warp_matrix(policy, deed, width, height)[0] for deed in deeds if deed.op.geometric]
+    for number, matrix in enumerate(moves, 1):
+        cut = last or number < len(moves)
+        moved = [move_points(shape, matrix) for shape in shapes]
+        shapes = [cut_at_border(shape, width, height) if cut else shape for shape in moved]
+    whole = apply_points(policy, corners, deeds, width, height)
+    hulls = [
+        _hull(shape) if len(shape) else _gone(corner, width, height)
+        for shape, corner in zip(shapes, whole, strict=True)
+    ]
+    return torch.stack(hulls) if hulls else boxes
+
+
+def _hull(points: Tensor) -> Tensor:
+    return torch.cat([points.amin(0), points.amax(0)])
+
+
+def _gone(points: Tensor, width: int, height: int) -> Tensor:
+    """Where the border is nearest, without area."""
+    box = _hull(torch.minimum(points.clamp(min=0), points.new_tensor([width, height])))
+    return box if (box[2:] == box[:2]).any() else torch.cat([box[:2], box[:2]])

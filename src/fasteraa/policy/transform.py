@@ -15,11 +15,12 @@ from torchvision.transforms.v2 import functional as F
 
 from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_tensor
-from fasteraa.policy.apply import apply_draw, apply_mask, apply_masks, apply_pillow, apply_points
+from fasteraa.policy.apply import apply_boxes, apply_draw, apply_mask, apply_masks, apply_pillow, apply_points
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, plan_of
 
 _KeyPoints: type | None = getattr(tv_tensors, "KeyPoints", None)  # torchvision >= 0.23
+XYXY = tv_tensors.BoundingBoxFormat.XYXY
 _Sample = Image.Image | Tensor | np.ndarray
 
 
@@ -184,21 +185,26 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         return self._key_points(value, deeds)
 
     def _boxes(self, boxes: tv_tensors.BoundingBoxes, deeds: Sequence[Deed]) -> tv_tensors.BoundingBoxes:
-        """The upright hull of each moved box, within the image. It may have no area left: SanitizeBoundingBoxes."""
+        """The upright hull of what is seen of each box. It may have no area left: SanitizeBoundingBoxes.
+
+        With a clamping mode of None the hull of all of it, seen or not.
+        """
         if getattr(tv_tensors, "is_rotated_bounding_format", lambda _: False)(boxes.format):
             raise ImageError(f"rotated boxes cannot follow a policy, got the format {boxes.format.name}")
         if not any(deed.op.geometric for deed in deeds):
             return boxes
         height, width = boxes.canvas_size
-        corners = F.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor).double()
-        points = torch.stack([corners[:, [x, y]] for x, y in ((0, 1), (2, 1), (2, 3), (0, 3))], 1)
-        points = apply_points(self.policy, points, deeds, width, height)
-        hull = torch.cat([points.amin(1), points.amax(1)], 1)
-        limit = torch.tensor([width, height, width, height], dtype=hull.dtype, device=hull.device)
-        hull = torch.minimum(hull.clamp(min=0), limit)
+        plain = boxes.as_subclass(Tensor).double()
+        corners = F.convert_bounding_box_format(plain, boxes.format, XYXY)
+        if getattr(boxes, "clamping_mode", "soft") is None:  # torchvision >= 0.23
+            points = torch.stack([corners[:, [x, y]] for x, y in ((0, 1), (2, 1), (2, 3), (0, 3))], 1)
+            points = apply_points(self.policy, points, deeds, width, height)
+            hull = torch.cat([points.amin(1), points.amax(1)], 1)
+        else:
+            hull = apply_boxes(self.policy, corners, deeds, width, height)
         exact = hull if boxes.is_floating_point() else hull.round()
-        moved = tv_tensors.BoundingBoxes(exact.to(boxes.dtype), format="XYXY", canvas_size=(height, width))
-        return F.convert_bounding_box_format(moved, new_format=boxes.format)
+        moved = F.convert_bounding_box_format(exact, XYXY, boxes.format)
+        return tv_tensors.wrap(moved.to(boxes.dtype), like=boxes)
 
     def _key_points(self, points: Any, deeds: Sequence[Deed]) -> Any:
         """torchvision counts key points in pixels, with 0 the centre of the first."""
