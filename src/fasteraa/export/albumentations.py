@@ -113,6 +113,8 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
 
     def apply_to_bboxes(self, bboxes: Any, deeds: Sequence[Deed], **params: Any) -> Any:
         """Rows begin with x1, y1, x2, y2 in parts of the sides; the upright hull of each moved box."""
+        if not len(bboxes):
+            return bboxes
         width, height = params["width"], params["height"]
         side = torch.tensor([width, height, width, height], dtype=torch.float64)
         corners = torch.as_tensor(bboxes[:, :4]).double() * side
@@ -122,6 +124,8 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
 
     def apply_to_keypoints(self, keypoints: Any, deeds: Sequence[Deed], **params: Any) -> Any:
         """In pixels, with 0 the centre of the first."""
+        if not len(keypoints):
+            return keypoints
         moved, places = keypoints.copy(), torch.as_tensor(keypoints[:, :2]).double() + 0.5
         moved[:, :2] = (apply_points(self._found, places, deeds, params["width"], params["height"]) - 0.5).numpy()
         return moved
@@ -159,7 +163,7 @@ def _fill_masks(made: Any, mask_fill: int) -> None:
     for part in getattr(made, "transforms", ()):
         _fill_masks(part, mask_fill)
     if isinstance(made, A.Affine | A.Rotate):
-        made.fill_mask = mask_fill
+        made.fill_mask = float(mask_fill)  # as it is after loading
 
 
 def _pass(policy: Policy) -> Any:
