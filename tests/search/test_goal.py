@@ -203,3 +203,13 @@ def test_bilevel_leaves_what_confuses_the_classes():
 def test_an_unknown_objective_is_refused():
     with pytest.raises(ConfigError, match="unknown objective 'divers': did you mean 'diverse'"):
         SearchConfig(objective="divers")
+
+
+@pytest.mark.parametrize("objective", ["hard", "bilevel"])
+def test_masks_have_no_classifier_of_images(objective, quick):
+    images, masks = torch.randint(0, 256, (32, 3, 12, 12), dtype=torch.uint8), torch.randint(2, (32, 12, 12))
+    data = [(image, mask) for image, mask in zip(images.numpy(), masks.to(torch.uint8).numpy(), strict=True)]
+    pairs = [(image.transpose(1, 2, 0), mask) for image, mask in data]
+    with pytest.raises(ConfigError, match=f"objective '{objective}' trains a classifier of images"):
+        search(pairs, replace(quick, objective=objective))
+    assert search(pairs, replace(quick, objective="diverse", epochs=1)).finished

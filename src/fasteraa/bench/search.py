@@ -165,8 +165,8 @@ def _make(setting: Setting, config: SearchConfig, augment: bool, backbone: str, 
 class _CriticAlone(Step):
     """Everything but the policy: the gradient that would reach its images is still computed."""
 
-    def _augment(self, images: Tensor, generator: Generator) -> Tensor:
-        return images.clone().requires_grad_()
+    def _augment(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        return images.clone().requires_grad_(), labels
 
 
 class _WrittenOutAlone(_CriticAlone, WrittenOut):

@@ -62,8 +62,8 @@ def list_ops(
 SourceArgument = Annotated[
     str | None,
     typer.Argument(
-        help="A folder of class folders, a .csv/.jsonl/.parquet manifest, a named set such as cifar10, an .npz file, "
-        "hf:NAME, shards/{000..003}.tar; the embedded sample if left out.",
+        help="A folder of class folders (or of images/ and masks/), a .csv/.jsonl/.parquet manifest, a named set such "
+        "as cifar10, an .npz file, hf:NAME, shards/{000..003}.tar; the embedded sample if left out.",
         show_default=False,
     ),
 ]

@@ -14,6 +14,9 @@ from fasteraa.errors import ConfigError
 from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fasteraa.data import ImageSet
     from fasteraa.evaluate.calibrate import Calibration
     from fasteraa.policy.artifact import Policy
     from fasteraa.search.folder import RunFolder
@@ -115,7 +118,9 @@ def _search(
     )
     folder = RunFolder(out)
     policy, summary = result.policy, summarise(result.start, result.policy)
-    if calibrate_minutes is not None and result.finished:
+    if result.data.masks is not None:
+        summary = f"{_about_masks(result)}\n\n{summary}"
+    elif calibrate_minutes is not None and result.finished:
         calibration = _calibrate(result, settings, calibrate_minutes, folder, device, progress.say)
         policy = calibration.policy(result.policy)
         result.policy.save(folder.found)
@@ -123,10 +128,11 @@ def _search(
         summary += f"\n\nHow much of it to apply:\n{calibration.words()}"
     folder.write(folder.summary, summary + "\n")
     with folder.replacing(folder.preview) as partial:
-        draw_sheet(result.policy, result.data.images[:64]).save(partial)
+        images, masks = _shown(result.data)
+        draw_sheet(result.policy, images, masks=masks).save(partial)
     if not result.finished:
         summary += f"\n\nended early, after {len(result.epochs)} of {settings.epochs} epochs (--resume goes on)"
-    typer.echo(f"\n{summary}\n\n{_use(folder, policy, result.policy)}")
+    typer.echo(f"\n{summary}\n\n{_use(folder, policy, result.policy, result.data.masks is not None)}")
 
 
 def _calibrate(
@@ -162,9 +168,26 @@ def _calibrate(
         ) from None
 
 
-def _use(folder: RunFolder, policy: Policy, found: Policy) -> str:
+def _shown(data: ImageSet) -> tuple[Tensor, Tensor | None]:
+    """Images of a preview and their masks, which are of scenes: neighbours are often frames of one film."""
+    if data.masks is None:
+        return data.images[:64], None
+    step = max(1, len(data) // 6)
+    order = [index for first in range(step) for index in range(first, len(data), step)][:64]
+    return data.images[order], data.masks[order]
+
+
+def _about_masks(result: SearchResult) -> str:
+    classes = ", ".join(result.data.classes[:20]) + (", ..." if len(result.data.classes) > 20 else "")
+    return (
+        f"task: semantic segmentation, {len(result.data)} images with masks of {len(result.data.classes)} classes "
+        f"({classes})\nThere is no calibration for masks: it trains classifiers. The policy is as the search found it."
+    )
+
+
+def _use(folder: RunFolder, policy: Policy, found: Policy, masks: bool) -> str:
     pairs = "sample_pairing" in policy.ops
-    pool = "pool=train_images" if pairs else ""
+    pool = ", ".join(["pool=train_images"] * pairs + ["mask_fill=255"] * masks)
     note = "   # it mixes in other images: a list of them, or uint8 (N, 3, H, W)" if pairs else ""
     files = [f"policy:  {folder.policy}", f"preview: {folder.preview}", f"summary: {folder.summary}"]
     if policy.sub_policies != found.sub_policies:  # calibration preferred another
@@ -191,7 +214,7 @@ def write_preview(
         raise DataError(f"a picture (--out) must be a file that ends in .png, .jpg or .webp, got {str(out)!r}")
     # partners of sample_pairing come from the images beside those shown; a broken one is not missed here
     data = load(source, size=size, data_root=data_root, seed=seed, at_most=max(columns, 64), broken_budget=1.0)
-    sheet = draw_sheet(found, data.images, columns, seed=seed)
+    sheet = draw_sheet(found, data.images, columns, seed=seed, masks=data.masks)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(out)

@@ -1,6 +1,7 @@
 """Images that are arrays already: .npz files, a pair (images, labels) in Python, and the embedded sample.
 
-uint8 images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), C being 1, 3 or 4; labels of shape (N,) or (N, 1).
+uint8 images of shape (N, H, W), (N, H, W, C) or (N, C, H, W), C being 1, 3 or 4; labels of shape (N,) or (N, 1), or
+masks: whole numbers of shape (N, H, W), (N, H, W, 1) or (N, 1, H, W).
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from torch import Tensor
 
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.labels import Labels, label_name, natural_sort, number
+from fasteraa.data.masks import mask_listing
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source
 from fasteraa.errors import DataError
 
 SAMPLE_FILE = Path(__file__).with_name("sample.npz")
-_KEYS = (("images", "labels"), ("x_{}", "y_{}"), ("{}_images", "{}_labels"))
+_KEYS = (
+    ("images", "labels"), ("x_{}", "y_{}"), ("{}_images", "{}_labels"), ("images", "masks"), ("{}_images", "{}_masks"),
+)  # fmt: skip
 _CLASS_KEYS = ("classes", "label_names", "class_names")
 
 Images = NDArray[np.uint8]
@@ -45,8 +49,14 @@ def open_npz(file: Path, name: str | None = None) -> Source:
 
 def _npz_source(archive: Mapping[str, Any], file: Path, name: str) -> Source:
     keys = _find_keys(set(archive), file)
-    labels = {split: flat_labels(archive[y], f"{file} [{y}]") for split, (_, y) in keys.items()}
     given = next((archive[key] for key in _CLASS_KEYS if key in archive), None)
+    second = {split: archive[y] for split, (_, y) in keys.items()}
+    if any(map(is_masks, second.values())):
+        names = () if given is None else tuple(map(str, given.tolist()))
+        return Source(
+            name, {s: partial(masked_listing, archive[keys[s][0]], second[s], str(file), names) for s in keys}
+        )
+    labels = {split: flat_labels(second[split], f"{file} [{y}]") for split, (_, y) in keys.items()}
     classes = _class_names(list(labels.values()), str(file)) if given is None else tuple(map(str, given.tolist()))
     splits = {}
     for split, (x, _) in keys.items():
@@ -68,13 +78,15 @@ def _find_keys(present: set[str], file: Path) -> dict[str, tuple[str, str]]:
     if not found:
         raise DataError(
             f"{file} has no images with labels; found keys: {', '.join(sorted(present)) or 'none'}; expected images "
-            "and labels, or x_train and y_train, or train_images and train_labels"
+            "and labels, or x_train and y_train, or train_images and train_labels (or masks in the place of labels)"
         )
     return found
 
 
 def open_arrays(images: Any, labels: Any) -> Source:
-    """The pair (images, labels), each a numpy array or a tensor."""
+    """The pair (images, labels) or (images, masks), each a numpy array or a tensor."""
+    if is_masks(labels):
+        return Source("arrays", {"train": partial(masked_listing, images, labels, "images")})
     flat = flat_labels(labels, "labels")
     classes = _class_names([flat], "labels")
     numbers = numbered(flat, classes, "labels")
@@ -84,9 +96,29 @@ def open_arrays(images: Any, labels: Any) -> Source:
 def open_image_set(images: ImageSet) -> Source:
     """What was loaded before, as a source again."""
     pixels = as_images(images.images.permute(0, 2, 3, 1), images.name)
+    if images.masks is not None:
+        masked = partial(masked_listing, pixels, images.masks, images.name, images.classes)
+        return Source(images.name, {"train": masked})
     numbers = images.labels.numpy()
     listing = partial(array_listing, pixels, numbers, images.classes, images.name, declared=True)
     return Source(images.name, {"train": listing})
+
+
+def is_masks(value: Any) -> bool:
+    """A number for every pixel of every image, not one for every image?"""
+    return len(np.shape(value)) >= 3
+
+
+def masked_listing(images: Any, masks: Any, where: str, names: tuple[str, ...] = ()) -> Listing:
+    """Images and masks that lie in two arrays."""
+    pictures = as_images(images, where)
+    numbers = np.asarray(masks.cpu() if isinstance(masks, Tensor) else masks)
+    if len(pictures) != len(numbers):
+        raise DataError(
+            f"there must be one mask per image, got {len(pictures)} images, {len(numbers)} masks in {where}"
+        )
+    pair = lambda i: (Image.fromarray(pictures[i]), numbers[i])  # noqa: E731
+    return mask_listing(len(pictures), pair, lambda i: f"{where}[{i}]", names)
 
 
 def as_images(value: Any, where: str) -> Images:

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from fasteraa.data.decode import Look, upright, why
+import numpy as np
+
+from fasteraa.data.decode import Look, shape_of, upright, why
 from fasteraa.data.gather import probe_size
 from fasteraa.data.image_set import Broken
+from fasteraa.data.masks import IGNORED, matching_mask
 from fasteraa.data.parallel import Progress, in_order
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source
@@ -49,6 +52,7 @@ class Seen:
     size: tuple[int, int] = field(compare=False)  # (height, width), upright
     mode: str = field(compare=False)  # as stored
     digest: bytes = field(compare=False, repr=False)  # of the upright RGB pixels
+    mask: tuple[tuple[int, int], ...] = field(default=(), compare=False, repr=False)  # (class number, pixels)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,16 @@ class Duplicate:
 
 
 @dataclass(frozen=True)
+class InMasks:
+    """One class in the masks of all splits."""
+
+    number: int
+    name: str
+    share: float  # of all pixels
+    images: int  # that hold it
+
+
+@dataclass(frozen=True)
 class CheckReport:
     """What `fasteraa data check` prints."""
 
@@ -86,6 +100,13 @@ class CheckReport:
     ignored: int  # files that are no images
     default_size: tuple[int, int]  # what load() would resize to
     notes: tuple[str, ...]  # splits that could not be listed
+    in_masks: tuple[InMasks, ...] = ()  # what masks hold, 255 too if it occurs
+    segmentation: bool = False
+
+    @property
+    def task(self) -> str:
+        """classification or segmentation, by what the source holds."""
+        return "segmentation" if self.segmentation else "classification"
 
     @property
     def total(self) -> int:
@@ -100,9 +121,13 @@ class CheckReport:
 
     def lines(self) -> list[str]:
         """The report as text."""
+        classes = sum(each.number != IGNORED for each in self.in_masks)
+        if not self.segmentation:
+            classes = len(self.splits[0].per_class)
         return [
-            f"{self.name}: {self.total} images, {len(self.splits[0].per_class)} classes, {len(self.broken)} broken",
-            *(line for split in self.splits for line in _split_lines(split)),
+            f"{self.name}: {self.total} images, {classes} classes, {len(self.broken)} broken",
+            *(_mask_lines(self.in_masks) if self.segmentation else ()),
+            *(line for split in self.splits for line in _split_lines(split, self.segmentation)),
             *_size_lines(self.sizes, self.default_size),
             "modes: " + (", ".join(f"{mode} {count}" for mode, count in self.modes) or "none"),
             *_list_lines("duplicates (same pixels)", [group.line() for group in self.duplicates]),
@@ -127,6 +152,7 @@ def check(
     listings, notes = _listings(opened)
     looked = {split: _look_at(listing, split, look, progress) for split, listing in listings.items()}
     seen = [item for items in looked.values() for item in items if isinstance(item, Seen)]
+    names = next((listing.mask_names for listing in listings.values()), ())
     return CheckReport(
         name=opened.name,
         splits=tuple(_count(listing, split) for split, listing in listings.items()),
@@ -137,6 +163,8 @@ def check(
         ignored=sum(listing.ignored for listing in listings.values()),
         default_size=probe_size(next(iter(listings.values())), look),
         notes=tuple(notes),
+        in_masks=_in_masks(seen, names),
+        segmentation=any(listing.pair is not None for listing in listings.values()),
     )
 
 
@@ -160,8 +188,9 @@ def _look_at(listing: Listing, split: str, look: Look, progress: Progress | None
     def see(i: int) -> Seen | Broken:
         path = listing.where(i)
         try:
-            image = listing.read(i)
+            image, mask = (listing.read(i), None) if listing.pair is None else listing.pair(i)
             mode = image.mode
+            numbers = () if mask is None else _numbers(matching_mask(shape_of(image, look), mask, look))
             rgb = upright(image, look)
         except (DataError, MemoryError):
             raise
@@ -169,9 +198,40 @@ def _look_at(listing: Listing, split: str, look: Look, progress: Progress | None
             return Broken(path, why(error))
         size = (rgb.height, rgb.width)
         digest = hashlib.blake2b(repr(size).encode() + rgb.tobytes(), digest_size=16).digest()
-        return Seen(path, split, listing.classes[listing.labels[i]], size, mode, digest)
+        return Seen(path, split, listing.classes[listing.labels[i]], size, mode, digest, numbers)
 
     return in_order(see, len(listing), listing.threads, progress)
+
+
+def _numbers(mask: Any) -> tuple[tuple[int, int], ...]:
+    """(class number, pixels), for those that occur."""
+    counts = np.bincount(mask.ravel(), minlength=256)
+    return tuple((int(number), int(counts[number])) for number in np.flatnonzero(counts))
+
+
+def _in_masks(seen: Iterable[Seen], names: tuple[str, ...]) -> tuple[InMasks, ...]:
+    pixels: Counter[int] = Counter()
+    images: Counter[int] = Counter()
+    for number, count in (pair for item in seen for pair in item.mask):
+        pixels[number] += count
+        images[number] += 1
+    total = sum(pixels.values())
+
+    def name(number: int) -> str:
+        return "not counted" if number == IGNORED else names[number] if number < len(names) else str(number)
+
+    return tuple(InMasks(each, name(each), pixels[each] / total, images[each]) for each in sorted(pixels))
+
+
+def _mask_lines(found: tuple[InMasks, ...]) -> list[str]:
+    lines = [
+        f"  {each.number}{'' if each.name == str(each.number) else f' {each.name}'}: {each.share:.1%} of the pixels, "
+        f"in {each.images} images"
+        for each in found
+    ]
+    counted = [each for each in found if each.number != IGNORED]
+    lone = ["  ONE CLASS ALONE: a search needs two; write the other one as 1, since 255 does not count"]
+    return ["task: semantic segmentation, by masks that hold", *lines, *(lone if len(counted) == 1 else [])]
 
 
 def _count(listing: Listing, split: str) -> SplitCount:
@@ -186,7 +246,9 @@ def _duplicates(seen: Iterable[Seen]) -> tuple[Duplicate, ...]:
     return tuple(sorted(found, key=lambda group: (not group.across_classes, not group.across_splits)))
 
 
-def _split_lines(split: SplitCount) -> list[str]:
+def _split_lines(split: SplitCount, segmentation: bool = False) -> list[str]:
+    if segmentation:
+        return [f"{split.split}: {split.total} images with masks"]
     counts = [count for _, count in split.per_class]
     head = f"{split.split}: {split.total} images, {min(counts)} to {max(counts)} per class"
     rows = [f"{name} {count}" for name, count in split.per_class]

@@ -114,9 +114,13 @@ def to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
 def upright(image: Image.Image, look: Look) -> Image.Image:
     """Loads, converts to RGB and applies the EXIF orientation."""
     image.load()
-    turn = _TURN.get(_orientation(image)) if look.exif else None
-    rgb = to_rgb(image, look.background)
-    return rgb if turn is None else rgb.transpose(turn)
+    return turned(to_rgb(image, look.background), look, _orientation(image))
+
+
+def turned(image: Image.Image, look: Look, orientation: int | None = None) -> Image.Image:
+    """By its own EXIF orientation, or by one that was read before."""
+    turn = _TURN.get(_orientation(image) if orientation is None else orientation) if look.exif else None
+    return image if turn is None else image.transpose(turn)
 
 
 def shape_of(image: Image.Image, look: Look) -> tuple[int, int]:
@@ -125,7 +129,9 @@ def shape_of(image: Image.Image, look: Look) -> tuple[int, int]:
     return (image.width, image.height) if sideways else (image.height, image.width)
 
 
-def fit(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+def fit(
+    image: Image.Image, size: tuple[int, int], resampling: Image.Resampling = Image.Resampling.BILINEAR
+) -> Image.Image:
     """Scale the image until it just covers (height, width), bilinear with antialiasing, and crop the centre."""
     height, width = size
     if (image.height, image.width) == size:
@@ -139,7 +145,7 @@ def fit(image: Image.Image, size: tuple[int, int]) -> Image.Image:
         min(left + width * scale, image.width),
         min(top + height * scale, image.height),
     )
-    return image.resize((width, height), Image.Resampling.BILINEAR, box=box, reducing_gap=3.0)
+    return image.resize((width, height), resampling, box=box, reducing_gap=3.0)
 
 
 def pixels(image: Image.Image, size: tuple[int, int], look: Look) -> NDArray[np.uint8]:

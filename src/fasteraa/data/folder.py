@@ -3,19 +3,24 @@
 Classes are in natural order ('class2' before 'class10'), over all splits together, so that a class that one split
 lacks does not shift the others' labels. Images are in the order of their paths. Sub-folders of a class folder belong
 to the class. Hidden entries do not exist; files that are no images are counted.
+
+A folder of `images/` and `masks/`, or with them in each split, is for semantic segmentation: an image's mask has its
+path with another ending. `classes.txt` beside them may name the classes, a line for each number.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from fasteraa.data.decode import IMAGE_SUFFIXES, open_file
+from fasteraa.data.decode import IMAGE_SUFFIXES, Unreadable, open_file
 from fasteraa.data.labels import natural_sort
+from fasteraa.data.masks import Pair, mask_listing
 from fasteraa.data.source import Listing, Source, canonical_split
 from fasteraa.errors import DataError
 
@@ -32,10 +37,15 @@ def open_folder(root: Path, name: str | None = None) -> Source:
     classes = natural_sort(folder for path in splits.values() for folder in _folders(path))
     if not classes:
         raise _no_class_folders(root)
+    if set(classes) == {"images", "masks"}:
+        names = _mask_names(root)
+        masked = {split: partial(_list_masks, path, names) for split, path in splits.items()}
+        return Source(name or root.resolve().name, masked)
     if _NOT_CLASSES.issuperset(word.lower() for word in classes):
         raise DataError(
             f"{root} is laid out for detection or segmentation (folders {', '.join(classes)}), not by class; "
-            f"expected {root}/CLASS/IMAGE or {root}/train/CLASS/IMAGE, or a CSV manifest with path and label"
+            f"expected {root}/CLASS/IMAGE or {root}/train/CLASS/IMAGE, or a CSV manifest with path and label, or for "
+            "segmentation the folders images and masks"
         )
     listings = {split: partial(_list_split, path, classes) for split, path in splits.items()}
     return Source(name or root.resolve().name, listings)
@@ -89,6 +99,52 @@ def _list_split(path: Path, classes: tuple[str, ...]) -> Listing:
     if not files:
         raise _no_class_folders(path)
     return file_listing(classes, np.array(labels, dtype=np.int64), files, ignored)
+
+
+def _list_masks(path: Path, names: tuple[str, ...]) -> Listing:
+    """The images in order of their paths; a mask without an image is one of the files that are no images."""
+    images, others = _walk(os.path.join(path, "images"))
+    masks, more = _walk(os.path.join(path, "masks"))
+    if not images:
+        raise DataError(f"{path} holds no images in images/ ({others} other files)")
+    of_stem: dict[str, str] = {}
+    for mask in masks:
+        stem = _stem(mask, os.path.join(path, "masks"))
+        if stem in of_stem:
+            raise DataError(f"an image must have one mask, {stem!r} in {path} has {of_stem[stem]} and {mask}")
+        of_stem[stem] = mask
+    found = [of_stem.get(_stem(image, os.path.join(path, "images"))) for image in images]
+    unused = len(set(masks) - set(found))
+    return mask_file_listing(images, found, names, others + more + unused)
+
+
+def _stem(file: str, folder: str) -> str:
+    return os.path.splitext(os.path.relpath(file, folder))[0]
+
+
+def _mask_names(root: Path) -> tuple[str, ...]:
+    file = root / "classes.txt"
+    if not file.is_file():
+        return ()
+    try:
+        return tuple(line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not text in UTF-8: {error}") from error
+
+
+def mask_file_listing(
+    images: list[str], masks: Sequence[str | None], names: tuple[str, ...] = (), ignored: int = 0
+) -> Listing:
+    """Images and masks that lie in files. An image without a mask counts as broken."""
+
+    def pair(i: int) -> Pair:
+        mask = masks[i]
+        if mask is None:
+            raise Unreadable("it has no mask of its name in masks/")
+        return open_file(images[i]), open_file(mask)
+
+    listing = mask_listing(len(images), pair, lambda i: images[i], names, ignored)
+    return replace(listing, read=lambda i: open_file(images[i]))  # its size needs no mask
 
 
 def file_listing(classes: tuple[str, ...], labels: np.ndarray, files: list[str], ignored: int = 0) -> Listing:

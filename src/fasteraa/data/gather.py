@@ -15,6 +15,7 @@ from fasteraa.data import stratify
 from fasteraa.data.decode import Look, default_size, pixels, shape_of, why
 from fasteraa.data.image_set import Broken, ImageSet
 from fasteraa.data.labels import Labels
+from fasteraa.data.masks import IGNORED, class_names, pair_pixels
 from fasteraa.data.parallel import Progress, in_order
 from fasteraa.data.source import Listing
 from fasteraa.errors import DataError
@@ -32,6 +33,7 @@ class Wanted:
     seed: int = 0
     broken_budget: float = 0.01
     look: Look = field(default_factory=Look)
+    ignore_index: int = IGNORED  # a class number in masks that does not count, beside 255
 
 
 def allowed_broken(count: int, budget: float) -> int:
@@ -44,15 +46,16 @@ def gather(listing: Listing, name: str, wanted: Wanted, progress: Progress | Non
     picks, reserves = _plan(listing, wanted)
     size = wanted.size or probe_size(listing, wanted.look)
     out = _allocate(len(picks), size)
+    masks = np.empty((len(picks), *size), dtype=np.uint8) if listing.pair is not None else None
     allowed = allowed_broken(len(picks), wanted.broken_budget)
     broken: list[Broken] = []
     slots = list(range(len(picks)))
     while slots:
-        failed = _decode(listing, picks, slots, out, wanted.look, progress)
+        failed = _decode(listing, picks, slots, out, masks, wanted, progress)
         broken += [Broken(listing.where(int(picks[slot])), reason) for slot, reason in failed]
         _check_budget(broken, allowed, len(picks), name)
         slots = _replace(picks, [slot for slot, _ in failed], listing.labels, reserves)
-    return _assemble(listing, picks, out, name, broken)
+    return _assemble(listing, picks, out, masks, name, broken)
 
 
 def _plan(listing: Listing, wanted: Wanted) -> tuple[Labels, list[Iterator[int]]]:
@@ -93,14 +96,24 @@ def _allocate(count: int, size: tuple[int, int]) -> NDArray[np.uint8]:
 
 
 def _decode(
-    listing: Listing, picks: Labels, slots: list[int], out: NDArray[np.uint8], look: Look, progress: Progress | None
+    listing: Listing,
+    picks: Labels,
+    slots: list[int],
+    out: NDArray[np.uint8],
+    masks: NDArray[np.uint8] | None,
+    wanted: Wanted,
+    progress: Progress | None,
 ) -> list[tuple[int, str]]:
     """Fills the slots; returns those that failed, with the reason."""
 
     def fill(place: int) -> str | None:
         slot = slots[place]
         try:
-            out[slot] = pixels(listing.read(int(picks[slot])), out.shape[2:], look)
+            index, size = int(picks[slot]), out.shape[2:]
+            if masks is None or listing.pair is None:
+                out[slot] = pixels(listing.read(index), size, wanted.look)
+            else:
+                out[slot], masks[slot] = pair_pixels(listing.pair(index), size, wanted.look, wanted.ignore_index)
         except (DataError, MemoryError):
             raise
         except Exception as error:  # Pillow's parsers raise almost anything on damaged bytes
@@ -128,7 +141,14 @@ def _replace(picks: Labels, failed: list[int], labels: Labels, reserves: list[It
     return [slot for slot in failed if picks[slot] >= 0]
 
 
-def _assemble(listing: Listing, picks: Labels, out: NDArray[np.uint8], name: str, broken: list[Broken]) -> ImageSet:
+def _assemble(
+    listing: Listing,
+    picks: Labels,
+    out: NDArray[np.uint8],
+    masks: NDArray[np.uint8] | None,
+    name: str,
+    broken: list[Broken],
+) -> ImageSet:
     order = np.argsort(picks, kind="stable")
     order = order[picks[order] >= 0]
     labels = listing.labels[picks[order]]
@@ -137,4 +157,7 @@ def _assemble(listing: Listing, picks: Labels, out: NDArray[np.uint8], name: str
         raise DataError(f"no readable image is left of class {listing.classes[min(lost)]!r} in {name}")
     in_place = len(order) == len(out) and bool((np.diff(order) > 0).all())
     images = torch.from_numpy(out if in_place else out[order])
+    if masks is not None:
+        kept = torch.from_numpy(masks if in_place else masks[order])
+        return ImageSet.of_masks(images, kept, class_names(kept, listing.mask_names, name), name, tuple(broken))
     return ImageSet.of(images, torch.from_numpy(labels), listing.classes, name, tuple(broken))

@@ -1,4 +1,4 @@
-"""Images in memory: one uint8 tensor, labels, class names, and a fingerprint that goes into a policy's provenance."""
+"""Images in memory: one uint8 tensor, labels or masks, class names, and a fingerprint for a policy's provenance."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ class ImageSet:
     """Decoded images of one size. Build it with `ImageSet.of`, which works out the fingerprint."""
 
     images: Tensor  # uint8 (N, 3, H, W), contiguous, CPU
-    labels: Tensor  # int64 (N,)
+    labels: Tensor  # int64 (N,); all 0 where there are masks
     classes: tuple[str, ...]
     name: str
-    fingerprint: str  # sha256 over images, labels and classes
+    fingerprint: str  # sha256 over images, labels, classes and masks
     broken: tuple[Broken, ...] = ()
+    masks: Tensor | None = None  # uint8 (N, H, W): a place in `classes` for every pixel, 255 where none counts
 
     def __post_init__(self) -> None:
         _check_images(self.images)
         _check_labels(self.labels, len(self.images), self.classes)
+        if self.masks is not None:
+            _check_masks(self.masks, self.images, self.classes)
 
     @classmethod
     def of(
@@ -45,6 +48,14 @@ class ImageSet:
     ) -> ImageSet:
         """The set of these images, with its fingerprint."""
         return cls(images, labels, classes, name, fingerprint(images, labels, classes), broken)
+
+    @classmethod
+    def of_masks(
+        cls, images: Tensor, masks: Tensor, classes: tuple[str, ...], name: str, broken: tuple[Broken, ...] = ()
+    ) -> ImageSet:
+        """Images for semantic segmentation."""
+        labels = torch.zeros(len(images), dtype=torch.int64)
+        return cls(images, labels, classes, name, fingerprint(images, labels, classes, masks), broken, masks)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -54,6 +65,11 @@ class ImageSet:
         """(height, width): pass it to the `load` of another split, so that both have one size."""
         height, width = self.images.shape[2:]
         return height, width
+
+    @property
+    def task(self) -> str:
+        """`classification`, or `segmentation` where there are masks."""
+        return "classification" if self.masks is None else "segmentation"
 
     def counts(self) -> tuple[int, ...]:
         """Images per class."""
@@ -79,14 +95,18 @@ class ImageSet:
     def _take(self, index: Labels) -> ImageSet:
         rows = torch.from_numpy(index)
         images, labels = self.images[rows], self.labels[rows]
-        return replace(self, images=images, labels=labels, fingerprint=fingerprint(images, labels, self.classes))
+        masks = None if self.masks is None else self.masks[rows]
+        mark = fingerprint(images, labels, self.classes, masks)
+        return replace(self, images=images, labels=labels, masks=masks, fingerprint=mark)
 
 
-def fingerprint(images: Tensor, labels: Tensor, classes: tuple[str, ...]) -> str:
-    """sha256 over shape, class names, pixels and labels."""
+def fingerprint(images: Tensor, labels: Tensor, classes: tuple[str, ...], masks: Tensor | None = None) -> str:
+    """sha256 over shape, class names, pixels, labels and masks."""
     digest = hashlib.sha256(json.dumps([list(images.shape), classes]).encode())
     digest.update(images.contiguous().numpy().data)
     digest.update(labels.numpy().astype("<i8").tobytes())
+    if masks is not None:
+        digest.update(masks.contiguous().numpy().data)
     return digest.hexdigest()
 
 
@@ -103,3 +123,12 @@ def _check_labels(labels: Tensor, count: int, classes: tuple[str, ...]) -> None:
     values = np.unique(labels.numpy())
     if len(values) and not 0 <= values[0] <= values[-1] < len(classes):
         raise DataError(f"labels must lie in 0..{len(classes) - 1}, got {values[0]}..{values[-1]}")
+
+
+def _check_masks(masks: Tensor, images: Tensor, classes: tuple[str, ...]) -> None:
+    wanted = (len(images), *images.shape[2:])
+    if masks.dtype != torch.uint8 or masks.shape != wanted:
+        raise DataError(f"masks must be uint8 of shape {wanted}, got {masks.dtype} {tuple(masks.shape)}")
+    most = int(torch.where(masks == 255, 0, masks).max()) if masks.numel() else 0
+    if most >= len(classes):
+        raise DataError(f"masks must hold 0..{len(classes) - 1} (or 255 for what does not count), got {most}")

@@ -12,6 +12,7 @@ from fasteraa.data import stratify
 from fasteraa.data.decode import Look
 from fasteraa.data.gather import Wanted, gather
 from fasteraa.data.image_set import ImageSet
+from fasteraa.data.masks import IGNORED
 from fasteraa.data.parallel import Progress
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, canonical_split
@@ -29,6 +30,7 @@ def load(
     classes: int | Sequence[str] | None = None,
     seed: int = 0,
     broken_budget: float = 0.01,
+    ignore_index: int = IGNORED,
     background: tuple[int, int, int] = (255, 255, 255),
     exif: bool = True,
     download: bool = False,
@@ -41,6 +43,8 @@ def load(
             (path, label, maybe split); `cifar10`, `cifar100`, `svhn`, `fashion-mnist`, `mnist`, `stl10`, `imagenet` or
             `torchvision:ClassName` under `data_root`; an .npz file; `hf:name[:split]`; `shards/{000..003}.tar` or
             `wds:...`; a map-style Dataset; a pair (images, labels); None for the embedded sample of Fashion-MNIST.
+            With masks: a folder of images/ and masks/, a manifest with a column `mask`, images and masks in an .npz
+            file or a pair, a Dataset of (image, mask). `.task` says what was found.
         split: `train`, `val`, `test` (which falls back on val), for svhn also `extra` and `train+extra`.
         size: side of the square, or (height, width): scaled to cover it, then cropped to the centre. By default images
             that all have one size of at most 64 keep it; else the side is 32, 64 or 128 by their median shorter side.
@@ -50,6 +54,7 @@ def load(
         classes: names to keep, or how many to keep, chosen by `seed`. Kept classes stay in the source's order.
         broken_budget: the share of broken images that is skipped and listed in `.broken` (at least one image; none
             if 0). More than that is an error.
+        ignore_index: a number in masks that does not count, beside 255.
         background: shows through transparent pixels.
         exif: turn images as their EXIF orientation says.
         download: let torchvision fetch a named set that is not there.
@@ -61,7 +66,7 @@ def load(
     check_not_empty(listing, opened.name, split)
     if at_most is not None:
         subset = min(max(at_most, int((listing.counts() > 0).sum())), subset or len(listing), len(listing))
-    wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), look)
+    wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), look, ignore_index)
     return gather(listing, opened.name, wanted, progress)
 
 
@@ -69,6 +74,8 @@ def restrict(listing: Listing, classes: int | Sequence[str] | None, seed: int) -
     """Only the classes named, or so many of them by seed."""
     if classes is None:
         return listing
+    if listing.pair is not None:
+        raise DataError(f"classes chooses among images by their label, which images with masks lack; got {classes!r}")
     if isinstance(classes, int):
         return listing.restrict(stratify.choose_classes(listing.classes, classes, seed))
     names = [classes] if isinstance(classes, str) else list(classes)

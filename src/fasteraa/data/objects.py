@@ -1,4 +1,7 @@
-"""Any map-style `Dataset` in Python that yields (image, label): Pillow image, uint8 tensor CHW or numpy array HWC."""
+"""Any map-style `Dataset` in Python that yields (image, label): Pillow image, uint8 tensor CHW or numpy array HWC.
+
+One that yields (image, mask) is for semantic segmentation: the mask a Pillow image, a tensor or an array.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from torch.utils.data import Subset
 
 from fasteraa.data.decode import Unreadable, why
 from fasteraa.data.labels import label_name, natural_sort, number
+from fasteraa.data.masks import Pair, is_mask, mask_listing
 from fasteraa.data.source import Listing, Source
 from fasteraa.errors import DataError
 
 _LABEL_LISTS = ("targets", "labels", "_labels")
+_TRIED = 5  # items looked at for what they are
 
 
 def open_dataset(dataset: Any, name: str | None = None) -> Source:
@@ -32,7 +37,11 @@ def open_dataset(dataset: Any, name: str | None = None) -> Source:
 
 def dataset_listing(dataset: Any, title: str) -> Listing:
     """Labels come from the data set's own list when it has one; else every item is read once for its label."""
-    names = _declared_labels(dataset) or [_item(dataset, i, title)[1] for i in range(len(dataset))]
+    listed = _declared_labels(dataset)
+    # text in the data set's own list may name the files of masks
+    if (listed is None or not all(name.isdecimal() for name in listed)) and _yields_masks(dataset):
+        return _masked(dataset, title)
+    names = listed or [_item(dataset, i, title)[1] for i in range(len(dataset))]
     given = _class_names(dataset)
     declared = given is not None and all(name.isdecimal() and int(name) < len(given) for name in names)
     classes = given if given is not None and declared else natural_sort(names)
@@ -47,11 +56,40 @@ def dataset_listing(dataset: Any, title: str) -> Listing:
     return Listing(classes, labels, read, lambda i: f"{title}[{i}]", threads=False, declared=declared)
 
 
+def _yields_masks(dataset: Any) -> bool:
+    """By the first of a few items that can be read."""
+    for i in range(min(len(dataset), _TRIED)):
+        try:
+            item = dataset[i]
+        except Exception:  # broken: it is reported when it is decoded
+            continue
+        return isinstance(item, (tuple, list)) and len(item) >= 2 and is_mask(item[1])
+    return False
+
+
+def _masked(dataset: Any, title: str) -> Listing:
+    def pair(i: int) -> Pair:
+        image, mask = _two(dataset, i, title)
+        if not is_mask(mask):
+            raise DataError(f"{title} yields masks, but with {title}[{i}] comes {type(mask).__name__}")
+        return as_image(image), mask
+
+    names = _class_names(dataset) or ()
+    return mask_listing(len(dataset), pair, lambda i: f"{title}[{i}]", names, threads=False)
+
+
 def _item(dataset: Any, i: int, title: str) -> tuple[Any, str]:
+    image, label = _two(dataset, i, title)
+    return image, label_name(_plain(label), f"{title}[{i}]")
+
+
+def _two(dataset: Any, i: int, title: str) -> tuple[Any, Any]:
     item = dataset[i]
     if not (isinstance(item, (tuple, list)) and len(item) >= 2):
-        raise DataError(f"a data set must yield (image, label), got {type(item).__name__} from {title}[{i}]")
-    return item[0], label_name(_plain(item[1]), f"{title}[{i}]")
+        raise DataError(
+            f"a data set must yield (image, label) or (image, mask), got {type(item).__name__} from {title}[{i}]"
+        )
+    return item[0], item[1]
 
 
 def _plain(label: Any) -> Any:

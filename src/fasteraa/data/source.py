@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -39,6 +40,9 @@ class Listing:
     ignored: int = 0  # files seen that are no images
     threads: bool = True  # read() may be called from several threads
     declared: bool = False  # classes come from metadata, so a class without images is no mistake of the user's
+    # with masks, the image and its mask at once: a data set may cut both at random
+    pair: Callable[[int], tuple[Image.Image, Any]] | None = None
+    mask_names: tuple[str, ...] = ()  # of the classes in the masks, where they are known
 
     def __len__(self) -> int:
         return len(self.labels)

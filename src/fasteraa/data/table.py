@@ -1,6 +1,7 @@
 """A manifest: CSV (or TSV), JSONL or Parquet with the columns path, label and, if wanted, split.
 
-Paths are relative to the manifest's own folder. A file that is missing counts as a broken image.
+For semantic segmentation the column mask stands in the place of label. Paths are relative to the manifest's own
+folder. A file that is missing counts as a broken image.
 """
 
 from __future__ import annotations
@@ -13,20 +14,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fasteraa.data.folder import file_listing
+from fasteraa.data.folder import file_listing, mask_file_listing
 from fasteraa.data.labels import label_name, natural_sort, number
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source, canonical_split
 from fasteraa.errors import DataError, choices_hint
 
-COLUMNS = {"path": ("path", "file_name", "filename"), "label": ("label", "class"), "split": ("split",)}
+COLUMNS = {
+    "path": ("path", "file_name", "filename"), "label": ("label", "class"), "split": ("split",),
+    "mask": ("mask", "mask_path"),
+}  # fmt: skip
 TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".jsonl", ".parquet"))
 
 
 @dataclass(frozen=True)
 class Row:
     path: str
-    label: str
+    label: str  # or the path of the mask
     split: str
+    masked: bool = False
 
 
 def open_table(file: Path) -> Source:
@@ -34,8 +39,13 @@ def open_table(file: Path) -> Source:
     rows = [_row(raw, file, line) for line, raw in _READERS[file.suffix.lower()](file)]
     if not rows:
         raise DataError(f"{file} has no rows")
-    classes = natural_sort(row.label for row in rows)
     present = {row.split for row in rows}
+    if len({row.masked for row in rows}) > 1:
+        raise DataError(f"all rows of {file} must name a label, or all a mask; it has some of both")
+    if rows[0].masked:
+        masked = {split: partial(_mask_listing, file, rows, split) for split in SPLIT_NAMES if split in present}
+        return Source(file.stem, masked)
+    classes = natural_sort(row.label for row in rows)
     splits = {split: partial(_listing, file, rows, classes, split) for split in SPLIT_NAMES if split in present}
     return Source(file.stem, splits)
 
@@ -46,12 +56,27 @@ def _listing(file: Path, rows: list[Row], classes: tuple[str, ...], split: str) 
     return file_listing(classes, number([row.label for row in chosen], classes), paths)
 
 
+def _mask_listing(file: Path, rows: list[Row], split: str) -> Listing:
+    chosen = [row for row in rows if row.split == split]
+    images = [str(file.parent / row.path) for row in chosen]
+    return mask_file_listing(images, [str(file.parent / row.label) for row in chosen])
+
+
 def _row(raw: Mapping[str, Any], file: Path, line: int) -> Row:
     where = f"{file} row {line}"
-    path = _cell(raw, "path", where)
+    path, split = _path(raw, "path", where), _split(raw, where)
+    if not any(name in raw for name in COLUMNS["mask"]):
+        return Row(path, label_name(_cell(raw, "label", where), where), split)
+    if any(name in raw for name in COLUMNS["label"]):
+        raise DataError(f"a manifest names labels or masks, got both at {where}: leave out one of the columns")
+    return Row(path, _path(raw, "mask", where), split, masked=True)
+
+
+def _path(raw: Mapping[str, Any], column: str, where: str) -> str:
+    path = _cell(raw, column, where)
     if not isinstance(path, str) or not path.strip():
-        raise DataError(f"a path must be non-empty text, got {path!r} at {where}")
-    return Row(path.strip(), label_name(_cell(raw, "label", where), where), _split(raw, where))
+        raise DataError(f"a {column} must be non-empty text, got {path!r} at {where}")
+    return path.strip()
 
 
 def _cell(raw: Mapping[str, Any], column: str, where: str) -> Any:

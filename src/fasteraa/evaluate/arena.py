@@ -64,6 +64,10 @@ def open_arena(
     opened = open_source(source, data_root)
     train = opened.listing(split)
     check_not_empty(train, opened.name, split)
+    if train.pair is not None:
+        raise DataError(
+            f"policies are compared by training classifiers, {opened.name} has masks in the place of labels"
+        )
     test = _test_listing(opened, train.classes) if held_out is None else None
     side = as_size(size) or probe_size(train, Look())
     fits = fits_memory((subset or len(train)) + (len(test) if test else 0), side)

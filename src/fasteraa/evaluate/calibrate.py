@@ -191,6 +191,8 @@ def calibrate(
         raise ConfigError(f"the minutes of calibration must be positive, got {minutes}")
     if not candidates:
         raise ConfigError("calibration needs a candidate")
+    if data.masks is not None:
+        raise DataError(f"calibration trains classifiers, {data.name!r} has masks in the place of labels")
     recipe = replace(recipe or choose_recipe(data, device), cutout=0)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:

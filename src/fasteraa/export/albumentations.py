@@ -27,7 +27,7 @@ from PIL import Image
 from fasteraa.errors import ExportError, ImageError
 from fasteraa.export.fidelity import live
 from fasteraa.ops import find
-from fasteraa.policy.apply import apply_mask, apply_points
+from fasteraa.policy.apply import apply_boxes, apply_mask, apply_points
 from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
 from fasteraa.policy.draw import POSITIVE, Deed, plan_of
 from fasteraa.policy.transform import PolicyTransform as _Ours
@@ -35,8 +35,8 @@ from fasteraa.policy.transform import PolicyTransform as _Ours
 ALBUMENTATIONS_X = "angle_range" in inspect.signature(A.Rotate.__init__).parameters
 
 
-def render(policy: Policy, native: bool = False, pool: Any = None) -> Any:
-    return tree(policy) if native else PolicyTransform(policy.to_json(), pool=pool)
+def render(policy: Policy, native: bool = False, pool: Any = None, mask_fill: int = 0) -> Any:
+    return tree(policy, mask_fill) if native else PolicyTransform(policy.to_json(), pool=pool, mask_fill=mask_fill)
 
 
 def text(policy: Policy, path: Path, native: bool = False) -> str:
@@ -59,7 +59,7 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
     """The policy on uint8 arrays (H, W), (H, W, 1) or (H, W, 3); masks, boxes and key points follow the geometry.
 
     `policy` is the JSON text. The pool of partners for sample_pairing is not saved: set `.pool` after loading. Of key
-    points the place moves; angle and size stay as they are.
+    points the place moves; angle and size stay as they are. `mask_fill` is what masks get from outside the image.
     """
 
     _targets = (A.core.type_definitions.Targets.IMAGE, A.core.type_definitions.Targets.MASK,
@@ -68,10 +68,12 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
     class InitSchema(A.core.transforms_interface.BaseTransformInitSchema):  # type: ignore[misc]
         policy: str
         pool: Any
+        mask_fill: int
 
-    def __init__(self, policy: str, pool: Any = None, p: float = 1.0):
+    def __init__(self, policy: str, pool: Any = None, mask_fill: int = 0, p: float = 1.0):
         super().__init__(p=p)
         self.policy = policy
+        self.mask_fill = mask_fill
         self.pool = pool
         self._found = Policy.from_json(policy)
         self._plan = plan_of(self._found)
@@ -106,29 +108,30 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
 
     def apply_to_mask(self, mask: Any, deeds: Sequence[Deed], **params: Any) -> Any:
         planes = torch.from_numpy(np.ascontiguousarray(np.moveaxis(np.atleast_3d(mask), 2, 0)))
-        moved = apply_mask(self._found, planes, deeds).numpy()
+        moved = apply_mask(self._found, planes, deeds, self.mask_fill).numpy()
         return np.ascontiguousarray(np.moveaxis(moved, 0, 2)).reshape(mask.shape)
 
     def apply_to_bboxes(self, bboxes: Any, deeds: Sequence[Deed], **params: Any) -> Any:
         """Rows begin with x1, y1, x2, y2 in parts of the sides; the upright hull of each moved box."""
-        corners = torch.as_tensor(bboxes[:, [0, 1, 2, 1, 2, 3, 0, 3]]).double().view(-1, 4, 2)
-        moved = self._move(corners, deeds, params, parts=True)
-        return np.concatenate([moved.min(1), moved.max(1), bboxes[:, 4:]], 1).astype(bboxes.dtype)
+        if not len(bboxes):
+            return bboxes
+        width, height = params["width"], params["height"]
+        side = torch.tensor([width, height, width, height], dtype=torch.float64)
+        corners = torch.as_tensor(bboxes[:, :4]).double() * side
+        # theirs is the last cut: what it takes away is what min_visibility counts
+        moved = apply_boxes(self._found, corners, deeds, width, height, last=False) / side
+        return np.concatenate([moved.numpy(), bboxes[:, 4:]], 1).astype(bboxes.dtype)
 
     def apply_to_keypoints(self, keypoints: Any, deeds: Sequence[Deed], **params: Any) -> Any:
-        moved = keypoints.copy()
-        moved[:, :2] = self._move(torch.as_tensor(keypoints[:, :2]).double(), deeds, params)
+        """In pixels, with 0 the centre of the first."""
+        if not len(keypoints):
+            return keypoints
+        moved, places = keypoints.copy(), torch.as_tensor(keypoints[:, :2]).double() + 0.5
+        moved[:, :2] = (apply_points(self._found, places, deeds, params["width"], params["height"]) - 0.5).numpy()
         return moved
 
-    def _move(self, points: Any, deeds: Sequence[Deed], params: dict[str, Any], parts: bool = False) -> Any:
-        """Points in parts of the sides, or in pixels with 0 the centre of the first."""
-        side = torch.tensor([params["width"], params["height"]], dtype=torch.float64)
-        continuous = points * side if parts else points + 0.5
-        moved = apply_points(self._found, continuous, deeds, params["width"], params["height"])
-        return (moved / side if parts else moved - 0.5).numpy()
-
     def get_transform_init_args(self) -> dict[str, Any]:
-        return {"policy": self.policy}  # a pool of images is no text
+        return {"policy": self.policy, "mask_fill": self.mask_fill}  # a pool of images is no text
 
 
 # --- theirs ----------------------------------------------------------------------------------------------------
@@ -138,7 +141,7 @@ _STEPS = 10  # a range of magnitudes that no native range can draw becomes so ma
 _JITTER = {"contrast": "contrast", "color": "saturation", "brightness": "brightness"}
 
 
-def tree(policy: Policy) -> Any:
+def tree(policy: Policy, mask_fill: int = 0) -> Any:
     """OneOf of sub-policies; each a Sequential of stages; each stage a OneOf of transforms (or nothing).
 
     Where the number of passes is drawn, so many of them one after the other.
@@ -147,12 +150,20 @@ def tree(policy: Policy) -> Any:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         made = _pass(policy) if policy.strength.plain else _passes(policy)
+        _fill_masks(made, mask_fill)
         again = A.to_dict(A.from_dict(json.loads(json.dumps(A.to_dict(made)))))
     if said:
         raise ExportError(f"albumentations {A.__version__} would load the tree with a warning: {said[0].message}")
     if json.dumps(again) != json.dumps(A.to_dict(made)):
         raise ExportError(f"albumentations {A.__version__} does not load the tree as it was saved")
     return made
+
+
+def _fill_masks(made: Any, mask_fill: int) -> None:
+    for part in getattr(made, "transforms", ()):
+        _fill_masks(part, mask_fill)
+    if isinstance(made, A.Affine | A.Rotate):
+        made.fill_mask = float(mask_fill)  # as it is after loading
 
 
 def _pass(policy: Policy) -> Any:

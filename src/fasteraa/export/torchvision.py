@@ -9,8 +9,8 @@ from fasteraa.export.embed import embed
 from fasteraa.policy.artifact import Policy
 
 
-def render(policy: Policy, pool: Any = None) -> Any:
-    return policy.transform(pool)
+def render(policy: Policy, pool: Any = None, mask_fill: int = 0) -> Any:
+    return policy.transform(pool, mask_fill)
 
 
 def text(policy: Policy, path: Path) -> str:

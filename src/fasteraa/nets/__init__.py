@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from fasteraa.errors import ConfigError, choices_hint
 from fasteraa.nets.backbone import Backbone
-from fasteraa.nets.critic import Critic
+from fasteraa.nets.critic import Critic, PixelCritic
 from fasteraa.nets.external import TimmBackbone
 from fasteraa.nets.norm import frozen_statistics, make_norm_free, make_primitive
 from fasteraa.nets.resnet import resnet_50
@@ -19,7 +19,17 @@ from fasteraa.nets.shake_shake import ShakeShake
 from fasteraa.nets.small import Small
 from fasteraa.nets.wide_resnet import WideResNet
 
-__all__ = ["NAMES", "NORMS", "Backbone", "Critic", "build", "frozen_statistics", "make_norm_free", "make_primitive"]
+__all__ = [
+    "NAMES",
+    "NORMS",
+    "Backbone",
+    "Critic",
+    "PixelCritic",
+    "build",
+    "frozen_statistics",
+    "make_norm_free",
+    "make_primitive",
+]
 
 # Networks with a name of their own.
 NAMES = (

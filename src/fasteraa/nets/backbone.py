@@ -8,15 +8,20 @@ from torch import Tensor, nn
 class Backbone(nn.Module):
     """`features(x)` gives (B, num_features); `classifier` turns them into class logits.
 
-    A subclass sets `num_features` and `classifier` and defines `features`; the critic puts its own head beside.
+    A subclass sets `num_features` and `classifier` and defines `feature_map`, whose mean the features are; the critic
+    puts its own head beside.
     """
 
     num_features: int
     classifier: nn.Linear
 
+    def feature_map(self, x: Tensor) -> Tensor:
+        """(B, num_features, h, w): the last features that still have a place."""
+        raise NotImplementedError
+
     def features(self, x: Tensor) -> Tensor:
         """Pooled features (B, num_features) of normalised images (B, 3, H, W)."""
-        raise NotImplementedError
+        return self.feature_map(x).mean(dim=(2, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.features(x))

@@ -62,6 +62,22 @@ class Critic(nn.Module):
         return slope
 
 
+class PixelCritic(Critic):
+    """For masks: the classifier reads every place of the feature map, as a convolution of 1x1 does. The score stays:
+    the same perceptron on the mean of that map.
+    """
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(scores (B,), class logits (B, num_classes, h, w))."""
+        features = self.backbone.feature_map(x)
+        logits: Tensor = self.backbone.classifier(features.permute(0, 2, 3, 1))
+        return self.head(features.mean(dim=(2, 3))).squeeze(1), logits.permute(0, 3, 1, 2)
+
+    def score(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.backbone.feature_map(x).mean(dim=(2, 3))).squeeze(1)
+        return scores
+
+
 def _without_noise(backbone: Backbone) -> Backbone:
     """Switch off what differs from one forward to the next: shaking, dropout, timm's stochastic depth."""
     for layer in backbone.modules():

@@ -26,6 +26,17 @@ class TimmBackbone(Backbone):
         self.classifier = nn.Linear(self.num_features, num_classes)
         nn.init.zeros_(self.classifier.bias)
 
+    def feature_map(self, x: Tensor) -> Tensor:
+        found: Tensor = self.body.forward_features(x)
+        if found.ndim == 4 and found.shape[1] != self.num_features == found.shape[3]:
+            found = found.permute(0, 3, 1, 2)  # some of timm's keep the channels last
+        if found.ndim != 4 or found.shape[1] != self.num_features:
+            raise ConfigError(
+                f"masks need a network whose features have places, (B, {self.num_features}, h, w), this one of timm's "
+                f"gives {tuple(found.shape)}: take a convolutional one, such as timm:resnet18"
+            )
+        return found
+
     def features(self, x: Tensor) -> Tensor:
         pooled: Tensor = self.body(x)
         return pooled

@@ -18,6 +18,13 @@ class ResNetBackbone(Backbone):
         body.fc = nn.Identity()
         self.body = body
 
+    def feature_map(self, x: Tensor) -> Tensor:
+        body = self.body
+        out: Tensor = body.maxpool(body.relu(body.bn1(body.conv1(x))))
+        for stage in (body.layer1, body.layer2, body.layer3, body.layer4):
+            out = stage(out)
+        return out
+
     def features(self, x: Tensor) -> Tensor:
         pooled: Tensor = self.body(x)
         return pooled

@@ -102,8 +102,8 @@ class ShakeShake(Backbone):
         self.classifier = nn.Linear(self.num_features, num_classes)
         initialise(self)
 
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.stages(self.stem(x))).mean(dim=(2, 3))
+    def feature_map(self, x: Tensor) -> Tensor:
+        return F.relu(self.stages(self.stem(x)))
 
 
 def _branch(in_channels: int, out_channels: int, stride: int) -> nn.Sequential:

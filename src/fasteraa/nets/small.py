@@ -43,6 +43,6 @@ class Small(Backbone):
         self.classifier = nn.Linear(self.num_features, num_classes)
         initialise(self)
 
-    def features(self, x: Tensor) -> Tensor:
+    def feature_map(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x)
-        return out.mean(dim=(2, 3))
+        return out

@@ -60,8 +60,8 @@ class WideResNet(Backbone):
         self.classifier = nn.Linear(self.num_features, num_classes)
         initialise(self)
 
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.norm(self.stages(self.stem(x)))).mean(dim=(2, 3))
+    def feature_map(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.stages(self.stem(x))))
 
 
 def _stage(in_channels: int, out_channels: int, blocks: int, stride: int, dropout: float) -> nn.Sequential:

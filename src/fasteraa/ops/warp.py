@@ -60,15 +60,15 @@ def scales(op: Op) -> bool:
     return bool(b == 0 and d == 0 and not abs(a) == abs(e) == 1)
 
 
-def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | None, scaled: bool) -> Tensor:
+def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | int, scaled: bool) -> Tensor:
     """Nearest neighbour exactly as Pillow finds it: in 16.16 fixed point, or step by step where nothing turns.
 
-    With no fill colour zeros come in from outside, whatever the channels hold (masks).
+    A single number as `fill` comes in from outside as it is, whatever the channels hold (masks).
     """
     batch, channels, height, width = image.shape
     if max(width, height) > LARGEST_SIDE:
         raise ImageError(f"geometric operations take sides of up to {LARGEST_SIDE} pixels, got {width}x{height}")
-    colour = image.new_zeros(1, channels, 1, 1) if fill is None else colour_like(image, fill)
+    colour = image.new_full((1, channels, 1, 1), fill) if isinstance(fill, int) else colour_like(image, fill)
     index = source_index(matrix, width, height, scaled)
     framed = colour.repeat(batch, 1, height + 2, width + 2)  # pixels that look outside find the frame
     framed[:, :, 1:-1, 1:-1] = image
@@ -134,6 +134,23 @@ def move_points(points: Tensor, matrix: Tensor) -> Tensor:
     x, y = points[..., 0] - c, points[..., 1] - f
     determinant = a * e - b * d
     return torch.stack([(e * x - b * y) / determinant, (a * y - d * x) / determinant], -1)
+
+
+def cut_at_border(points: Tensor, width: int, height: int) -> Tensor:
+    """The part of a convex polygon (P, 2) that lies in the image: none or at least three points."""
+    for axis, limit, inwards in ((0, 0.0, 1.0), (0, float(width), -1.0), (1, 0.0, 1.0), (1, float(height), -1.0)):
+        depth = (points[:, axis] - limit) * inwards
+        if len(points) == 0 or bool((depth >= 0).all()):
+            continue
+        ends, end_depth = points.roll(-1, 0), depth.roll(-1)
+        crosses = (depth > 0) != (end_depth > 0)
+        share = torch.where(crosses, depth / (depth - end_depth), 0)[:, None]
+        crossing = points + share * (ends - points)
+        crossing[:, axis] = limit  # to the last digit
+        # each point that is inside, and after it the place where the next side crosses the border
+        both = torch.stack([points, crossing], 1).view(-1, 2)
+        points = both[torch.stack([depth > 0, crosses], 1).view(-1)]
+    return points
 
 
 def _whole_shift(scale: float, shift: float) -> float:

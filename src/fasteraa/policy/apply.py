@@ -15,7 +15,7 @@ from fasteraa.images import check_batch, join_alpha, split_alpha
 from fasteraa.ops import Context, Op, Pair, hard_pillow, physical
 from fasteraa.ops.kernels import available
 from fasteraa.ops.tone import look_up
-from fasteraa.ops.warp import LARGEST_SIDE, move_points, nearest, scales, warp
+from fasteraa.ops.warp import LARGEST_SIDE, cut_at_border, move_points, nearest, scales, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
 
@@ -222,15 +222,21 @@ def warp_matrix(policy: Policy, deed: Deed, width: int, height: int) -> Tensor:
     return warp.matrix(deed.op, torch.tensor([value], dtype=torch.float64), width, height)
 
 
-def apply_mask(policy: Policy, mask: Tensor, deeds: Sequence[Deed]) -> Tensor:
-    """Geometry alone, nearest, zeros from outside; mask (..., H, W) of any type."""
+def apply_mask(policy: Policy, mask: Tensor, deeds: Sequence[Deed], fill: int = 0) -> Tensor:
+    """Geometry alone, nearest, `fill` from outside; mask (..., H, W) of any type."""
     height, width = mask.shape[-2:]
     flat = mask.reshape(1, -1, height, width)
     for deed in deeds:
         if deed.op.geometric and mask.numel():
             matrix = warp_matrix(policy, deed, width, height).to(mask.device)
-            flat = nearest(flat, matrix, None, scales(deed.op))
+            flat = nearest(flat, matrix, fill, scales(deed.op))
     return flat.view(mask.shape)
+
+
+def apply_masks(policy: Policy, plan: Plan, masks: Tensor, draw: Draw, fill: int = 0) -> Tensor:
+    """Masks (B, ..., H, W) by the draw of their images."""
+    moved = [apply_mask(policy, mask, plan.deeds(draw, index), fill) for index, mask in enumerate(masks)]
+    return torch.stack(moved) if moved else masks
 
 
 def apply_points(policy: Policy, points: Tensor, deeds: Sequence[Deed], width: int, height: int) -> Tensor:
@@ -239,3 +245,36 @@ def apply_points(policy: Policy, points: Tensor, deeds: Sequence[Deed], width: i
         if deed.op.geometric:
             points = move_points(points, warp_matrix(policy, deed, width, height)[0])
     return points
+
+
+def apply_boxes(
+    policy: Policy, boxes: Tensor, deeds: Sequence[Deed], width: int, height: int, *, last: bool = True
+) -> Tensor:
+    """Boxes (N, 4) as x1, y1, x2, y2 follow the geometry: the upright hull of what is still seen of each.
+
+    What one stage moves out of the image is black when the next moves it back, so a box is cut at the border after each
+    of them; without `last` not after the last one. A box of which nothing is left has no area.
+    """
+    corners = torch.stack([boxes[:, [x, y]] for x, y in ((0, 1), (2, 1), (2, 3), (0, 3))], 1)
+    shapes: list[Tensor] = [cut_at_border(corner, width, height) for corner in corners]
+    moves = [warp_matrix(policy, deed, width, height)[0] for deed in deeds if deed.op.geometric]
+    for number, matrix in enumerate(moves, 1):
+        cut = last or number < len(moves)
+        moved = [move_points(shape, matrix) for shape in shapes]
+        shapes = [cut_at_border(shape, width, height) if cut else shape for shape in moved]
+    whole = apply_points(policy, corners, deeds, width, height)
+    hulls = [
+        _hull(shape) if len(shape) else _gone(corner, width, height)
+        for shape, corner in zip(shapes, whole, strict=True)
+    ]
+    return torch.stack(hulls) if hulls else boxes
+
+
+def _hull(points: Tensor) -> Tensor:
+    return torch.cat([points.amin(0), points.amax(0)])
+
+
+def _gone(points: Tensor, width: int, height: int) -> Tensor:
+    """Where the border is nearest, without area."""
+    box = _hull(torch.minimum(points.clamp(min=0), points.new_tensor([width, height])))
+    return box if (box[2:] == box[:2]).any() else torch.cat([box[:2], box[:2]])

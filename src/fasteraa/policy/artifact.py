@@ -362,11 +362,13 @@ class Policy:
 
         return describe(self)
 
-    def transform(self, pool: Any = None) -> PolicyTransform:
-        """A torchvision v2 transform; `pool` holds the partners of sample_pairing for single images."""
+    def transform(self, pool: Any = None, mask_fill: int = 0) -> PolicyTransform:
+        """A torchvision v2 transform; `pool` holds the partners of sample_pairing for single images, `mask_fill` is
+        what masks get from outside the image.
+        """
         from fasteraa.policy.transform import PolicyTransform
 
-        return PolicyTransform(self, pool=pool)
+        return PolicyTransform(self, pool=pool, mask_fill=mask_fill)
 
     def export(self, target: str, **options: Any) -> Any:
         """The policy as an object of another library; see `fasteraa.export`.
@@ -375,17 +377,20 @@ class Policy:
         """
         return import_module("fasteraa.export").render(self, target, **options)
 
-    def to_torchvision(self, pool: Any = None) -> PolicyTransform:
+    def to_torchvision(self, pool: Any = None, mask_fill: int = 0) -> PolicyTransform:
         """A torchvision v2 transform: the same as `transform`."""
-        return self.transform(pool)
+        return self.transform(pool, mask_fill)
 
     def to_timm(self, pipeline: Any = None, pool: Any = None) -> Any:
         """A callable for timm, or `create_transform`'s pipeline with the policy in its place."""
         return self.export("timm", pipeline=pipeline, pool=pool)
 
-    def to_albumentations(self, native: bool = False, pool: Any = None) -> Any:
-        """One exact transform of ours, or (native) a tree of albumentations' own that loads without fasteraa."""
-        return self.export("albumentations", native=native, pool=pool)
+    def to_albumentations(self, native: bool = False, pool: Any = None, mask_fill: int = 0) -> Any:
+        """One exact transform of ours, or (native) a tree of albumentations' own that loads without fasteraa.
+
+        `mask_fill` is what masks get from outside the image.
+        """
+        return self.export("albumentations", native=native, pool=pool, mask_fill=mask_fill)
 
     def to_kornia(self) -> Any:
         """A kornia augmentation for float images in [0, 1], with a draw of its own for every image."""

@@ -140,6 +140,15 @@ class Plan:
         columns = (op, found.magnitude, found.sign, found.hole, found.partner)
         return Draw(*(c.reshape(len(uniform), self.depth, *c.shape[2:]) for c in columns))
 
+    def deeds(self, draw: Draw, index: int) -> list[Deed]:
+        """What a batch's record says of one of its images."""
+        columns = (draw.op, draw.magnitude, draw.sign, draw.hole, draw.partner)
+        return [
+            Deed(self.ops[op], magnitude, sign, (hole[0], hole[1]), partner)
+            for op, magnitude, sign, hole, partner in zip(*(c[index].tolist() for c in columns), strict=True)
+            if op >= 0
+        ]
+
     def _decode_passes(self, uniform: Tensor) -> Draw:
         arrays = self._arrays_on(uniform.device)
         u = uniform[:, 1:].reshape(len(uniform), self.stages_of_pass, _WIDTH)

@@ -151,16 +151,40 @@ class SoftPolicy(nn.Module):
                 edge=_EDGE,
             )
 
+    @torch.no_grad()
+    def follow(self, maps: Tensor, draw: SoftDraw) -> Tensor:
+        """What belongs to the pixels of the images goes where `forward` sends them: float maps (B, C, H, W), such as a
+        channel for each class of a mask.
+
+        A stage shows an image under several warps at once, each with its weight, so the maps become the same mixture
+        of the same warps; operations that move nothing leave them alone. Zeros come in from outside. No gradient: a
+        mask says what is in a picture, and a policy must not learn to change the question.
+        """
+        moving = [n for n, row in enumerate(self.ops) if row.geometric]
+        if not moving or maps.numel() == 0:
+            return maps
+        rows, outside = [self.ops[n] for n in moving], Context(fill=(0, 0, 0))
+        for k in range(self.choice.shape[1]):
+            share, gate, magnitude = (part[:, moving].to(maps.dtype) for part in self._drawn(k, draw))
+            sign, weight = draw.sign[k][:, moving].to(maps.dtype), share * gate
+            moved = soft_mixture(rows, maps, magnitude, sign, weight, outside, self.spans)
+            maps = moved + (1 - weight.sum(1)).view(-1, 1, 1, 1) * maps
+        return maps
+
     def _stage(self, images: Tensor, originals: Tensor, k: int, draw: SoftDraw) -> Tensor:
         """sum_n softmax(w / eta)_n (b_n O_n(X; mu_n) + (1 - b_n) X), with b_n ~ ReBern(p_n, lambda)."""
-        share = self.shares[:, k][draw.sub_policy]
-        gate = relaxed_bernoulli(_unit(self.probability)[:, k][draw.sub_policy], draw.gate[k], self.gate_temperature)
-        magnitude = _unit(self.magnitude)[:, k][draw.sub_policy].to(images.dtype)
-        weight = (share * gate).to(images.dtype)
+        share, gate, magnitude = self._drawn(k, draw)
+        magnitude, weight = magnitude.to(images.dtype), (share * gate).to(images.dtype)
         context = Context(originals[draw.partner[k]], draw.hole[k], fill=self.fill)
         mixed = soft_mixture(self.ops, images, magnitude, draw.sign[k].to(images.dtype), weight, context, self.spans)
         kept = (share * (1 - gate)).sum(1).to(images.dtype)
         return mixed + kept.view(-1, 1, 1, 1) * images
+
+    def _drawn(self, k: int, draw: SoftDraw) -> tuple[Tensor, Tensor, Tensor]:
+        """Share, gate and magnitude of each operation of stage k, for each image: (B, N)."""
+        share = self.shares[:, k][draw.sub_policy]
+        gate = relaxed_bernoulli(_unit(self.probability)[:, k][draw.sub_policy], draw.gate[k], self.gate_temperature)
+        return share, gate, _unit(self.magnitude)[:, k][draw.sub_policy]
 
     def freeze(self, name: str = "policy", provenance: Mapping[str, Any] | None = None) -> Policy:
         """The policy to train with: a stage samples its operation from Cat(softmax(w / eta)), as the paper does."""

@@ -15,11 +15,12 @@ from torchvision.transforms.v2 import functional as F
 
 from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_tensor
-from fasteraa.policy.apply import apply_draw, apply_mask, apply_pillow, apply_points
+from fasteraa.policy.apply import apply_boxes, apply_draw, apply_mask, apply_masks, apply_pillow, apply_points
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, plan_of
 
 _KeyPoints: type | None = getattr(tv_tensors, "KeyPoints", None)  # torchvision >= 0.23
+XYXY = tv_tensors.BoundingBoxFormat.XYXY
 _Sample = Image.Image | Tensor | np.ndarray
 
 
@@ -40,6 +41,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     and there is no Pillow image, array or tv_tensors Image or Video, and a label otherwise. All chance comes from
     torch's generator, so a seeded DataLoader repeats itself. `pool` (uint8 images (P, C, H, W), or anything indexable
     that gives images) holds the partners of sample_pairing; batches take them from the batch if there is no pool.
+    `mask_fill` is what masks get where geometry brings in what was outside: 0, or 255 where 0 is a class like others.
     """
 
     _transformed_types = (
@@ -53,12 +55,13 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         _is_pure_tensor,
     )
 
-    def __init__(self, policy: Policy, pool: Any = None):
+    def __init__(self, policy: Policy, pool: Any = None, mask_fill: int = 0):
         super().__init__()
         if pool is not None and len(pool) == 0:
             raise ImageError("the pool of partner images must not be empty")
         self.policy = policy
         self.pool = pool
+        self.mask_fill = mask_fill
         self._plan = plan_of(policy)
         self._pairs = self._plan.most > 0 and "sample_pairing" in policy.scaled().ops
         self._stacked: Tensor | None = None
@@ -175,27 +178,33 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
 
     def _companion(self, value: Any, deeds: Sequence[Deed]) -> Any:
         if isinstance(value, tv_tensors.Mask):
-            return tv_tensors.wrap(apply_mask(self.policy, value.as_subclass(Tensor), deeds), like=value)
+            moved = apply_mask(self.policy, value.as_subclass(Tensor), deeds, self.mask_fill)
+            return tv_tensors.wrap(moved, like=value)
         if isinstance(value, tv_tensors.BoundingBoxes):
             return self._boxes(value, deeds)
         return self._key_points(value, deeds)
 
     def _boxes(self, boxes: tv_tensors.BoundingBoxes, deeds: Sequence[Deed]) -> tv_tensors.BoundingBoxes:
-        """The upright hull of each moved box, within the image. It may have no area left: SanitizeBoundingBoxes."""
+        """The upright hull of what is seen of each box. It may have no area left: SanitizeBoundingBoxes.
+
+        With a clamping mode of None the hull of all of it, seen or not.
+        """
         if getattr(tv_tensors, "is_rotated_bounding_format", lambda _: False)(boxes.format):
             raise ImageError(f"rotated boxes cannot follow a policy, got the format {boxes.format.name}")
         if not any(deed.op.geometric for deed in deeds):
             return boxes
         height, width = boxes.canvas_size
-        corners = F.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor).double()
-        points = torch.stack([corners[:, [x, y]] for x, y in ((0, 1), (2, 1), (2, 3), (0, 3))], 1)
-        points = apply_points(self.policy, points, deeds, width, height)
-        hull = torch.cat([points.amin(1), points.amax(1)], 1)
-        limit = torch.tensor([width, height, width, height], dtype=hull.dtype, device=hull.device)
-        hull = torch.minimum(hull.clamp(min=0), limit)
+        plain = boxes.as_subclass(Tensor).double()
+        corners = F.convert_bounding_box_format(plain, boxes.format, XYXY)
+        if getattr(boxes, "clamping_mode", "soft") is None:  # torchvision >= 0.23
+            points = torch.stack([corners[:, [x, y]] for x, y in ((0, 1), (2, 1), (2, 3), (0, 3))], 1)
+            points = apply_points(self.policy, points, deeds, width, height)
+            hull = torch.cat([points.amin(1), points.amax(1)], 1)
+        else:
+            hull = apply_boxes(self.policy, corners, deeds, width, height)
         exact = hull if boxes.is_floating_point() else hull.round()
-        moved = tv_tensors.BoundingBoxes(exact.to(boxes.dtype), format="XYXY", canvas_size=(height, width))
-        return F.convert_bounding_box_format(moved, new_format=boxes.format)
+        moved = F.convert_bounding_box_format(exact, XYXY, boxes.format)
+        return tv_tensors.wrap(moved.to(boxes.dtype), like=boxes)
 
     def _key_points(self, points: Any, deeds: Sequence[Deed]) -> Any:
         """torchvision counts key points in pixels, with 0 the centre of the first."""
@@ -210,19 +219,8 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         if not isinstance(value, tv_tensors.Mask) or len(value) != len(draw.op):
             what = f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
             raise ImageError(f"only masks (B, ..., H, W) can go with a batch of {len(draw.op)} images, got {what}")
-        masks = [
-            apply_mask(self.policy, mask, self._deeds(draw, index))
-            for index, mask in enumerate(value.as_subclass(Tensor))
-        ]
-        return tv_tensors.wrap(torch.stack(masks), like=value)
-
-    def _deeds(self, draw: Draw, index: int) -> list[Deed]:
-        columns = (draw.op, draw.magnitude, draw.sign, draw.hole, draw.partner)
-        return [
-            Deed(self._plan.ops[op], magnitude, sign, (hole[0], hole[1]), partner)
-            for op, magnitude, sign, hole, partner in zip(*(c[index].tolist() for c in columns), strict=True)
-            if op >= 0
-        ]
+        moved = apply_masks(self.policy, self._plan, value.as_subclass(Tensor), draw, self.mask_fill)
+        return tv_tensors.wrap(moved, like=value)
 
 
 def _batch_size(value: Any) -> int | None:

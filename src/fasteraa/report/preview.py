@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 from dataclasses import replace
 from functools import lru_cache
 
@@ -10,25 +11,38 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from fasteraa.images import to_pillow
+from fasteraa.policy.apply import apply_draw, apply_masks
 from fasteraa.policy.artifact import Policy, SubPolicy
+from fasteraa.policy.draw import plan_of
 from fasteraa.policy.words import describe_sub_policy
 
 _TILE = 64  # the least side of a shown image
 _GAP = 4
 _MARGIN = 12
+_UNMARKED = 255  # the number in masks that does not count
 _LINE = 15
 _TEXT_WIDTH = 400
 _INK, _PALE, _PAPER = (30, 30, 30), (120, 120, 120), (255, 255, 255)
 
 
-def draw_sheet(policy: Policy, images: Tensor, columns: int = 6, most_rows: int = 20, seed: int = 0) -> Image.Image:
-    """Draw `policy` on the first uint8 `images` (N, 3, H, W): each row shows one sub-policy on `columns` of them."""
+def draw_sheet(
+    policy: Policy,
+    images: Tensor,
+    columns: int = 6,
+    most_rows: int = 20,
+    seed: int = 0,
+    masks: Tensor | None = None,
+) -> Image.Image:
+    """Draw `policy` on the first uint8 `images` (N, 3, H, W): each row shows one sub-policy on `columns` of them.
+
+    `masks` (N, H, W) are laid over them, a colour for each class, and go where the images go.
+    """
     subs = sorted(policy.sub_policies, key=lambda sub: -sub.weight)[:most_rows]
     columns = min(columns, len(images))
-    originals = images[:columns]
+    originals = images[:columns] if masks is None else overlaid(images[:columns], masks[:columns])
     tile = max(_TILE, *originals.shape[2:]) if max(originals.shape[2:]) <= 128 else 128
     generator = torch.Generator().manual_seed(seed)
-    rows = [(None, originals)] + [(sub, augmented(policy, sub, images, columns, generator)) for sub in subs]
+    rows = [(None, originals)] + [(sub, augmented(policy, sub, images, columns, generator, masks)) for sub in subs]
     width = 2 * _MARGIN + columns * (tile + _GAP) + _TEXT_WIDTH
     sheet = Image.new("RGB", (width, 2 * _MARGIN + _LINE + len(rows) * (tile + _GAP)), _PAPER)
     pen = ImageDraw.Draw(sheet)
@@ -43,9 +57,36 @@ def draw_sheet(policy: Policy, images: Tensor, columns: int = 6, most_rows: int 
     return sheet
 
 
-def augmented(policy: Policy, sub: SubPolicy, images: Tensor, columns: int, generator: torch.Generator) -> Tensor:
-    """The shown images through one sub-policy; partners come from all of them."""
-    return replace(policy, sub_policies=(replace(sub, weight=1.0),))(images, generator)[:columns]
+def augmented(
+    policy: Policy,
+    sub: SubPolicy,
+    images: Tensor,
+    columns: int,
+    generator: torch.Generator,
+    masks: Tensor | None = None,
+) -> Tensor:
+    """The shown images through one sub-policy, their masks over them; partners come from all of them."""
+    alone = replace(policy, sub_policies=(replace(sub, weight=1.0),))
+    if masks is None:
+        return alone(images, generator)[:columns]
+    plan = plan_of(alone)
+    draw = plan.draw(len(images), generator)
+    shown = apply_draw(alone, plan, images, draw)[:columns]
+    return overlaid(shown, apply_masks(alone, plan, masks[:columns], draw, _UNMARKED))
+
+
+def overlaid(images: Tensor, masks: Tensor) -> Tensor:
+    """uint8 images with some of each class's colour over them; what does not count stays as it is."""
+    colours = torch.tensor([_colour(number) for number in range(256)], dtype=torch.uint8)[masks.long()].movedim(-1, 1)
+    mixed = ((3 * images.int() + 2 * colours.int()) // 5).to(torch.uint8)
+    return torch.where((masks == _UNMARKED)[:, None], images, mixed)
+
+
+@lru_cache
+def _colour(number: int) -> tuple[int, int, int]:
+    """Hues a golden section apart, so that classes of any number differ from their neighbours."""
+    red, green, blue = colorsys.hsv_to_rgb(number * 0.618034 % 1, 1.0 if number % 2 else 0.6, 1.0)
+    return round(255 * red), round(255 * green), round(255 * blue)
 
 
 @lru_cache

@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig
 from fasteraa.search.goal import make_learner_optimiser
-from fasteraa.search.step import BaseStep, Normalise, baseline
+from fasteraa.search.step import BaseStep, Normalise
 
 
 class Bilevel(BaseStep):
@@ -25,9 +25,10 @@ class Bilevel(BaseStep):
         self.critic_optimiser = make_learner_optimiser(learner)
 
     def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
-        held, before = (baseline(images, self.config, generator).float() / 255).chunk(2)
-        held_labels, labels = labels.chunk(2)
-        augmented = self.normalise(self._augment(before, generator))
+        images, labels = self._baseline(images, labels, generator)
+        (held, before), (held_labels, labels) = images.chunk(2), labels.chunk(2)
+        augmented, labels = self._augment(before, labels, generator)
+        augmented = self.normalise(augmented)
         rate = self.critic_optimiser.param_groups[0]["lr"]
         gradient, ahead, loss, held_loss = bilevel_gradient(
             self.critic, augmented.detach(), labels, self.normalise(held), held_labels, rate

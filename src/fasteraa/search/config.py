@@ -55,6 +55,7 @@ class SearchConfig:
     flip: bool = _setting(True, "Baseline random horizontal flip; switch it off for text and digits.")
     fill: tuple[int, int, int] = _setting((0, 0, 0), "What geometry brings in from outside the image.")
     broken_budget: float = _setting(0.01, "The share of unreadable images that is skipped.")
+    ignore_index: int = _setting(255, "The class number in masks that does not count; 255 never counts.")
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
@@ -74,6 +75,8 @@ class SearchConfig:
             if getattr(self, name) not in choices:
                 value = getattr(self, name)
                 raise ConfigError(f"unknown {name} {value!r}: {choices_hint(value, choices)}")
+        if not 0 <= self.ignore_index <= 255:
+            raise ConfigError(f"ignore_index must be a class number in 0..255, got {self.ignore_index}")
         if self.batch_size % 2:
             raise ConfigError(f"batch_size must be even (half of a batch is augmented), got {self.batch_size}")
         select(self.ops)

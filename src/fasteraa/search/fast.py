@@ -15,14 +15,14 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fasteraa.errors import RunError
-from fasteraa.nets import Critic
+from fasteraa.nets import Critic, PixelCritic
 from fasteraa.nets.tape import Layer, Tape, write_layers
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.bilevel import Bilevel
 from fasteraa.search.config import SearchConfig
 from fasteraa.search.goal import Goal
 from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_tangent, policy_loss
-from fasteraa.search.step import BaseStep, Normalise, Step
+from fasteraa.search.step import BaseStep, MaskStep, Normalise, Step
 
 _WARM_UP = 3  # steps before the recording: libraries choose their kernels and allocate what they keep
 
@@ -173,7 +173,13 @@ AnyStep = BaseStep | Recorded
 def make_step(
     critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, goal: Goal | None = None
 ) -> AnyStep:
-    """The plain step, or on a GPU the fast one; the written-out critic wherever the network allows it."""
+    """The plain step, or on a GPU the fast one; the written-out critic wherever the network allows it.
+
+    Masks always take the plain one: the layers that are written out end in pooled features, and a recording of it has
+    not been tried.
+    """
+    if isinstance(critic, PixelCritic):
+        return MaskStep(critic, policy, normalise, config, goal)
     if not (config.fast and normalise.mean.is_cuda):
         return Step(critic, policy, normalise, config, goal)
     layers = write_layers(critic.backbone)

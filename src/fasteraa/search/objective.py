@@ -15,8 +15,8 @@ class Judged(NamedTuple):
     """A batch as the critic sees it."""
 
     scores: Tensor  # (B,)
-    logits: Tensor  # (B, classes)
-    labels: Tensor  # (B,)
+    logits: Tensor  # (B, classes), or for masks (B, classes, h, w)
+    labels: Tensor  # (B,), or for masks the share of each class in each pixel, (B, classes, H, W)
 
 
 class Loss(NamedTuple):
@@ -47,7 +47,18 @@ def policy_loss(augmented: Judged, class_weight: float) -> Loss:
 
 
 def class_loss(judged: Judged) -> Tensor:
-    return F.cross_entropy(judged.logits, judged.labels)
+    return F.cross_entropy(judged.logits, judged.labels) if judged.labels.ndim == 1 else pixel_loss(judged)
+
+
+def pixel_loss(judged: Judged) -> Tensor:
+    """Cross-entropy per pixel, the mean over what has a label: shares that are missing from a pixel do not count.
+
+    All pixels of a cell of the feature map share its logits, so their mean labels give the loss that logits blown up to
+    the image's size would give, for a small part of the work.
+    """
+    height, width = judged.logits.shape[2:]
+    shares = F.adaptive_avg_pool2d(judged.labels, (height, width))
+    return F.cross_entropy(judged.logits, shares, reduction="sum") / shares.sum().clamp(min=1e-6)
 
 
 def penalty_gradient(critic: Critic, points: Tensor, coefficient: float) -> Tensor:

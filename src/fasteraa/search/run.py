@@ -17,8 +17,8 @@ from torch import Generator, Tensor
 
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
-from fasteraa.errors import ConfigError, RunError, Stopped
-from fasteraa.nets import Critic, build, make_primitive
+from fasteraa.errors import ConfigError, DataError, RunError, Stopped
+from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistics, make_primitive
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig, to_settings
@@ -52,12 +52,13 @@ def search(
     max_minutes: float | None = None,
     progress: Progress | None = None,
 ) -> SearchResult:
-    """Find a policy for labelled images by backpropagation.
+    """Find a policy for labelled images, or for images with masks, by backpropagation.
 
     `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
-    Dataset); None is the embedded sample. With `out`, config, metrics, checkpoints and the policy are kept in that
-    folder, and `resume` goes on with a run found there. `max_minutes` ends the search early with a valid policy. The
-    result holds `policy`, `start` and `halfway` (policies), `epochs` (measurements), `finished`, `data` and `folder`.
+    Dataset of (image, label) or (image, mask)); None is the embedded sample. With `out`, config, metrics, checkpoints
+    and the policy are kept in that folder, and `resume` goes on with a run found there. `max_minutes` ends the search
+    early with a valid policy. The result holds `policy`, `start` and `halfway` (policies), `epochs` (measurements),
+    `finished`, `data` and `folder`.
     """
     config, progress = config or SearchConfig(), progress or Silent()
     if max_minutes is not None and not max_minutes >= 0:
@@ -106,6 +107,7 @@ def _load(source: Any, config: SearchConfig, data_root: str | Path | None) -> Im
         seed=config.seed,
         data_root=data_root,
         broken_budget=config.broken_budget,
+        ignore_index=config.ignore_index,
     )
 
 
@@ -129,6 +131,21 @@ def check_backbone(config: SearchConfig) -> None:
 
 def _norm(config: SearchConfig) -> str:
     return "none" if config.critic_norm == "none" else "primitive"
+
+
+def _critic(backbone: Backbone, data: ImageSet) -> Critic:
+    """Classes by the image, or by the pixel where there are masks."""
+    if data.masks is None:
+        return Critic(backbone, len(data.classes))
+    if int((torch.bincount(data.masks.flatten(), minlength=256)[:255] > 0).sum()) < 2:
+        raise DataError(
+            f"a search needs masks of two classes, {data.name!r} has one: write the other one as 1, since 255 does not "
+            "count"
+        )
+    critic = PixelCritic(backbone, len(data.classes))
+    with torch.no_grad(), frozen_statistics(critic):
+        critic(torch.zeros(2, 3, *data.size))  # a network without a map of features says so here
+    return critic
 
 
 class Run:
@@ -158,7 +175,8 @@ class Run:
         )
         self.start = self.policy.freeze("start", {"seed": config.seed})
         self.policy = self.policy.to(device)
-        self.images, self.labels = data.images.to(device), data.labels.to(device)
+        labels = data.labels if data.masks is None else data.masks
+        self.images, self.labels = data.images.to(device), labels.to(device)
         self.steps_per_epoch = len(data) // config.batch_size
         with seeded(config.seed):
             self.step = self._make_step(Normalise.of(self.images))
@@ -170,10 +188,15 @@ class Run:
 
     def _make_step(self, normalise: Normalise) -> AnyStep:
         config, classes, side = self.config, len(self.data.classes), min(self.data.size)
+        if self.data.masks is not None and config.objective in ("hard", "bilevel"):
+            raise ConfigError(
+                f"objective {config.objective!r} trains a classifier of images, {self.data.name!r} has masks: take "
+                "paper or diverse"
+            )
         if config.objective == "bilevel":
             learner = build(self.backbone, classes, side).to(self.device)
             return make_bilevel(learner, self.policy, normalise, config)
-        critic = Critic(build(self.backbone, classes, side, norm=_norm(config)), classes).to(self.device)
+        critic = _critic(build(self.backbone, classes, side, norm=_norm(config)), self.data).to(self.device)
         goal = Goal()
         if config.objective == "diverse":
             goal = Diverse(self.policy, config.floor)
@@ -353,8 +376,9 @@ class Run:
     def describe_data(self) -> None:
         assert self.folder is not None
         height, width = self.data.size
+        what = "images of" if self.data.masks is None else "images with masks of"
         self.progress.say(
-            f"{self.data.name}: {len(self.data)} images of {len(self.data.classes)} classes at {height}x{width}, "
+            f"{self.data.name}: {len(self.data)} {what} {len(self.data.classes)} classes at {height}x{width}, "
             f"critic {self.backbone} on {self.device}"
         )
         if self.data.broken:
@@ -371,6 +395,7 @@ class Run:
             "method": "Faster AutoAugment",
             "data": {
                 "name": self.data.name,
+                "task": self.data.task,
                 "images": len(self.data),
                 "classes": len(self.data.classes),
                 "size": list(self.data.size),

@@ -11,8 +11,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from fasteraa.nets import Critic
-from fasteraa.policy.soft import SoftPolicy
+from fasteraa.nets import Critic, PixelCritic
+from fasteraa.policy.soft import SoftDraw, SoftPolicy
 from fasteraa.search.config import SearchConfig
 from fasteraa.search.goal import Goal
 from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_gradient, policy_loss
@@ -69,9 +69,14 @@ class BaseStep:
     def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         raise NotImplementedError
 
-    def _augment(self, images: Tensor, generator: Generator) -> Tensor:
-        kernels = self.config.kernels and images.is_cuda
-        augmented: Tensor = self.policy(images, self.policy.draw(len(images), generator), kernels=kernels)
+    def _baseline(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        return baseline(images, self.config, generator).float() / 255, labels
+
+    def _augment(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        return self._apply(images, self.policy.draw(len(images), generator)), labels
+
+    def _apply(self, images: Tensor, draw: SoftDraw) -> Tensor:
+        augmented: Tensor = self.policy(images, draw, kernels=self.config.kernels and images.is_cuda)
         return augmented
 
     @property
@@ -98,9 +103,9 @@ class Step(BaseStep):
         self.critic_optimiser = adam(critic.parameters(), config, normalise.mean.device)
 
     def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
-        originals, before = (baseline(images, self.config, generator).float() / 255).chunk(2)
-        original_labels, labels = labels.chunk(2)
-        augmented = self._augment(before, generator)
+        images, labels = self._baseline(images, labels, generator)
+        (originals, before), (original_labels, labels) = images.chunk(2), labels.chunk(2)
+        augmented, labels = self._augment(before, labels, generator)
         share = torch.rand(len(before), generator=generator, device=images.device)
         measured = self._update_critic(originals, original_labels, augmented.detach(), labels, share)
         self.goal.observe(measured[0], augmented.detach(), labels)
@@ -139,6 +144,24 @@ class Step(BaseStep):
         """
         scores, logits = self.critic(self.normalise(images))
         return Judged(scores.float(), logits.float(), labels)
+
+
+class MaskStep(Step):
+    """`Step` for semantic segmentation: labels are masks, uint8 (2 b, H, W), that go where their images go."""
+
+    critic: PixelCritic
+
+    def _baseline(self, images: Tensor, masks: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Crop and flip move both at once, the mask as a fourth channel. Counted from 1, so that the zeros around the
+        image are no class, nor is 255, which becomes 0.
+        """
+        both = baseline(torch.cat([images, (masks + 1).unsqueeze(1)], 1), self.config, generator)
+        classes = torch.arange(1, self.critic.backbone.classifier.out_features + 1, device=images.device)
+        return both[:, :3].float() / 255, (both[:, 3:] == classes.view(1, -1, 1, 1)).float()
+
+    def _augment(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        draw = self.policy.draw(len(images), generator)
+        return self._apply(images, draw), self.policy.follow(labels, draw)
 
 
 @contextmanager
