@@ -4,11 +4,11 @@ import pytest
 
 from fasteraa.errors import ConfigError, FasterAAError
 from fasteraa.ops import Span
-from fasteraa.search.config import FIELDS, SearchConfig, make_config, read_config, to_settings, to_toml
+from fasteraa.search.config import FIELDS, SearchConfig, make_config, read_config, settled, to_settings, to_toml
 
 
 def test_the_papers_settings_are_the_defaults():
-    config = SearchConfig()
+    config = settled(SearchConfig(), 4_000)
     assert (config.epochs, config.batch_size, config.sub_policies, config.operation_count) == (20, 128, 10, 2)
     assert (config.learning_rate, config.beta1, config.beta2) == (1e-3, 0.0, 0.999)
     assert (config.penalty, config.class_weight) == (10.0, 0.1)
@@ -73,3 +73,12 @@ def test_bad_files(tmp_path):
     (tmp_path / "typo.toml").write_text("[search]\nepocs = 3\n")
     with pytest.raises(ConfigError, match=r"typo\.toml': unknown setting 'epocs': did you mean 'epochs'"):
         read_config(tmp_path / "typo.toml")
+
+
+def test_few_images_make_more_passes():
+    """The paper's 20, unless that is fewer than 300 steps."""
+    assert settled(SearchConfig(), 2_000).epochs == 20  # 15 steps each
+    assert settled(SearchConfig(), 1_919).epochs == 22  # 14 steps each
+    assert settled(SearchConfig(batch_size=64), 300).epochs == 75
+    assert settled(SearchConfig(), 100).epochs == 300  # a run with too few images says so itself
+    assert settled(SearchConfig(epochs=3), 300).epochs == 3

@@ -16,6 +16,7 @@ from fasteraa.nets.tape import write_layers
 from fasteraa.ops.kernels import available
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search import SearchConfig
+from fasteraa.search.config import PAPER_EPOCHS
 from fasteraa.search.fast import AnyStep, Recorded, WrittenOut, make_step
 from fasteraa.search.run import choose_backbone, find_device
 from fasteraa.search.step import Normalise, Step
@@ -131,7 +132,7 @@ class _Runner:
         self.peak_mib = None if peak is None else (peak - before) >> 20
 
     def row(self, name: str, seconds: float, images: int) -> Row:
-        steps = images // self.config.batch_size * self.config.epochs
+        steps = images // self.config.batch_size * (self.config.epochs or PAPER_EPOCHS)
         return Row(name, 1000 * seconds, seconds * steps, self.start_seconds, self.peak_mib)
 
     def time(self, steps: int) -> float:

@@ -72,7 +72,7 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings from
 Recipe = Annotated[bool, typer.Option(help="The paper's number of images for cifar10, cifar100, svhn or imagenet.")]
 # the settings that have a flag; the others are set in a TOML file or with --set
 Seed = Annotated[int | None, typer.Option(help=about("seed"), show_default="0")]
-Epochs = Annotated[int | None, typer.Option(help=about("epochs"), show_default="20")]
+Epochs = Annotated[int | None, typer.Option(help=about("epochs"))]
 BatchSize = Annotated[int | None, typer.Option(help=about("batch_size"), show_default="128")]
 Subset = Annotated[int | None, typer.Option(help=about("subset"))]
 Size = Annotated[int | None, typer.Option(help=about("size"))]

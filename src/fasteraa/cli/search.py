@@ -131,7 +131,7 @@ def _search(
         images, masks = _shown(result.data)
         draw_sheet(result.policy, images, masks=masks).save(partial)
     if not result.finished:
-        summary += f"\n\nended early, after {len(result.epochs)} of {settings.epochs} epochs (--resume goes on)"
+        summary += f"\n\nended early, after {len(result.epochs)} of {result.planned} epochs (--resume goes on)"
     typer.echo(f"\n{summary}\n\n{_use(folder, policy, result.policy, result.data.masks is not None)}")
 
 

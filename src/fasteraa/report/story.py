@@ -46,7 +46,7 @@ class Story:
     @property
     def planned(self) -> int:
         """Epochs that the run was to take."""
-        return self.config.epochs if self.config is not None else len(self.metrics)
+        return (self.config.epochs if self.config is not None else None) or len(self.metrics)
 
 
 def read_story(path: Path, comparison: Path | None = None) -> Story:
@@ -92,9 +92,9 @@ def status(path: Path) -> dict[str, Any]:
     folder = RunFolder(path)
     check_is_run(folder)
     done = len(_metrics(folder.metrics))
-    planned = make_config(read_config(folder.config)).epochs if folder.config.exists() else done
+    planned = make_config(read_config(folder.config)).epochs if folder.config.exists() else None
     state = _state(folder, _policy(folder.policy), done)
-    return {"state": state, "epochs": done, "planned": planned, "version": version(path)}
+    return {"state": state, "epochs": done, "planned": planned or done, "version": version(path)}
 
 
 def version(path: Path) -> str:

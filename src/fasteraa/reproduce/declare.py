@@ -13,9 +13,10 @@ from typing import Any
 
 from fasteraa.data import RECIPES
 from fasteraa.evaluate.recipe import PAPER, TrainRecipe
+from fasteraa.search.config import PAPER_EPOCHS
 
 OURS = "Faster AA"
-FULL: Mapping[str, Any] = MappingProxyType({"backbone": "wrn-40-2"})
+FULL: Mapping[str, Any] = MappingProxyType({"backbone": "wrn-40-2", "epochs": PAPER_EPOCHS})
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def search_on(source: str, **settings: Any) -> Search:
         images=found.subset,
         classes=found.classes,
         size=size,
-        settings=MappingProxyType({"backbone": backbone, **settings}),
+        settings=MappingProxyType({"backbone": backbone, "epochs": PAPER_EPOCHS, **settings}),
     )
 
 

@@ -30,10 +30,8 @@ _PAPER = {("reduced-cifar10", "none"): 24.3, ("reduced-cifar10", "cutout"): 22.5
 def _searched(data: str, objective: str = "paper", calibrate: float = 0.0) -> Search:
     known = DATA[data]
     settings: dict[str, Any] = {"backbone": "wrn-40-2"}
-    if data == "ants-and-bees":
-        settings |= {"batch_size": 64, "epochs": 80}  # a few hundred images: as many steps as others have
-    elif known.subset is not None and known.subset <= 1_000:
-        settings |= {"batch_size": 64, "epochs": 40}
+    if (known.subset or 0) <= 1_000:
+        settings |= {"batch_size": 64}  # few images
     if objective != "paper":
         settings |= {"objective": objective}
     return Search(source=known.source, images=known.subset, size=known.size, settings=settings, calibrate=calibrate)

@@ -26,7 +26,7 @@ class SearchConfig:
     """What a search does. `about` of each field is its help on the command line."""
 
     seed: int = _setting(0, "Of everything random: the subset, the start, the order, all draws.")
-    epochs: int = _setting(20, "Passes over the images.")
+    epochs: int | None = _setting(None, "Passes over the images (default: 20 as in the paper, but at least 300 steps).")
     batch_size: int = _setting(128, "Images of a step: half are augmented, half stay as they are.")
     subset: int | None = _setting(None, "Search on so many images, evenly over the classes (default: all).")
     classes: int | None = _setting(None, "Search on so many of the classes, chosen by the seed (default: all).")
@@ -85,6 +85,7 @@ class SearchConfig:
         check_colour("fill", self.fill)
 
 
+PAPER_EPOCHS, LEAST_STEPS = 20, 300  # with fewer steps the critic is too crude to follow
 NORMS = ("none", "batch")
 PRECISIONS = ("tf32", "bf16", "float32")
 OBJECTIVES = ("paper", "diverse", "hard", "bilevel")
@@ -96,6 +97,14 @@ _AT_LEAST = {
 _POSITIVE = ("choice_temperature", "gate_temperature", "learning_rate")
 _SHARES = ("beta1", "beta2", "crop", "broken_budget")
 FIELDS = {each.name: each for each in dataclasses.fields(SearchConfig)}
+
+
+def settled(config: SearchConfig, images: int) -> SearchConfig:
+    """With a number of epochs, if it has none yet: the paper's, or more where images are few."""
+    if config.epochs is not None:
+        return config
+    steps_per_epoch = max(1, images // config.batch_size)
+    return dataclasses.replace(config, epochs=max(PAPER_EPOCHS, math.ceil(LEAST_STEPS / steps_per_epoch)))
 
 
 def make_config(settings: Mapping[str, Any]) -> SearchConfig:

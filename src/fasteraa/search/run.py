@@ -21,7 +21,7 @@ from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistics, make_primitive
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
-from fasteraa.search.config import SearchConfig, to_settings
+from fasteraa.search.config import SearchConfig, settled, to_settings
 from fasteraa.search.fast import AnyStep, load_goal, load_optimiser, make_bilevel, make_step
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.goal import Diverse, Goal, Hard, goal_state
@@ -36,6 +36,7 @@ class SearchResult:
     start: Policy  # where the search began
     halfway: Policy | None  # as it was after half of the epochs; None if there were too few
     epochs: list[Epoch]
+    planned: int  # epochs
     finished: bool  # False if a time limit or a signal ended it early
     data: ImageSet
     folder: Path | None
@@ -58,7 +59,7 @@ def search(
     Dataset of (image, label) or (image, mask)); None is the embedded sample. With `out`, config, metrics, checkpoints
     and the policy are kept in that folder, and `resume` goes on with a run found there. `max_minutes` ends the search
     early with a valid policy. The result holds `policy`, `start` and `halfway` (policies), `epochs` (measurements),
-    `finished`, `data` and `folder`.
+    `planned` (epochs), `finished`, `data` and `folder`.
     """
     config, progress = config or SearchConfig(), progress or Silent()
     if max_minutes is not None and not max_minutes >= 0:
@@ -76,7 +77,7 @@ def search(
         run.describe_data()
         if resume:
             run.load()
-        folder.begin(config)  # when resuming, the number of epochs may be another
+        folder.begin(run.config)  # when resuming, the number of epochs may be another
         if not resume:
             run.start.save(folder.start)
     return run.go(max_minutes)
@@ -159,7 +160,10 @@ class Run:
                 f"a step needs batch_size = {config.batch_size} images, {data.name!r} has {len(data)}: lower "
                 f"--batch-size to an even number of at most {len(data)}"
             )
-        self.data, self.config, self.device, self.folder, self.progress = data, config, device, folder, progress
+        self.config = config = settled(config, len(data))
+        assert config.epochs is not None
+        self.planned = config.epochs
+        self.data, self.device, self.folder, self.progress = data, device, folder, progress
         self.backbone = choose_backbone(config.backbone, min(data.size), device)
         self.generator = Generator(device).manual_seed(config.seed)
         self.policy = SoftPolicy(
@@ -210,11 +214,11 @@ class Run:
         """Algorithm 2: while not converged, sample a pair of batches, augment, measure, update."""
         end = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
         done = self.epoch * self.steps_per_epoch + self.step_of_epoch
-        self.progress.start(self.config.epochs, self.steps_per_epoch, done)
+        self.progress.start(self.planned, self.steps_per_epoch, done)
         began = time.monotonic() - self.seconds
         try:
             with signals() as caught, memory_advice(), repeatable(self.device):
-                while self.epoch < self.config.epochs and not caught and time.monotonic() < end:
+                while self.epoch < self.planned and not caught and time.monotonic() < end:
                     self._one_step()
                     self.seconds = time.monotonic() - began
                     self.progress.step()
@@ -284,7 +288,7 @@ class Run:
             self.save()
 
     def _end(self, caught: list[signal.Signals]) -> SearchResult:
-        finished = self.epoch >= self.config.epochs
+        finished = self.epoch >= self.planned
         policy = self.policy.freeze(f"found on {self.data.name}", self.provenance(finished))
         if self.folder is not None:
             if not finished and self._finite():
@@ -299,7 +303,7 @@ class Run:
         elif caught:
             raise KeyboardInterrupt
         folder = None if self.folder is None else self.folder.path
-        return SearchResult(policy, self.start, self._halfway(), self.epochs, finished, self.data, folder)
+        return SearchResult(policy, self.start, self._halfway(), self.epochs, self.planned, finished, self.data, folder)
 
     def _halfway(self) -> Policy | None:
         half = self.epoch // 2
@@ -355,10 +359,10 @@ class Run:
                     f"the run in {str(self.folder.path)!r} had other {what} ({state[what][:16]}, now {mine[:16]}): "
                     "resume it with the source and the settings it was started with"
                 )
-        if state["epoch"] > self.config.epochs:
+        if state["epoch"] > self.planned:
             raise RunError(
                 f"the run in {str(self.folder.path)!r} has {state['epoch']} epochs behind it, more than epochs = "
-                f"{self.config.epochs}"
+                f"{self.planned}"
             )
         self.step.critic.load_state_dict(state["critic"])
         self.policy.load_state_dict(state["policy"])
