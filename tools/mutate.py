@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "fasteraa"
 FILES = ("ops/tone.py", "ops/blend.py", "ops/warp.py", "ops/erase.py", "ops/forward.py", "images.py")
-TESTS = ("tests/ops", "tests/policy/test_soft.py", "tests/policy/test_transform.py")
+TESTS = ("tests/ops", "tests/policy/test_soft.py", "tests/policy/test_transform.py", "tests/policy/test_boxes.py")
 
 # (file, line as written, what was changed): why no test can tell
 _ON_GPU = "only runs on a GPU; its test is marked gpu"

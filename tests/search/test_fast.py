@@ -79,8 +79,10 @@ def test_written_out_takes_penalty_and_class_weight_from_the_config():
             assert near(got, gradient)
 
 
-def test_only_a_gpu_gets_the_fast_step():
-    assert type(make_step(*parts(), SearchConfig())) is Step
+def test_what_is_written_out():
+    assert type(make_step(*parts(), SearchConfig())) is WrittenOut
+    assert type(make_step(*parts(), SearchConfig(fast=False))) is Step
+    assert type(make_step(*parts(norm="primitive"), SearchConfig())) is Step  # batch statistics are not
 
 
 def test_an_optimisers_state_survives_another_layout():

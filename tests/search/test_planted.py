@@ -7,6 +7,7 @@ import fasteraa
 from fasteraa.data import ImageSet
 from fasteraa.report.summary import mass
 from fasteraa.search import SearchConfig
+from fasteraa.search import fast as fast_module
 from fasteraa.search import step as step_module
 
 from .conftest import bars
@@ -39,9 +40,12 @@ def test_harmful_goes_and_harmless_stays():
 
 def test_not_without_the_critics_gradient(monkeypatch):
     whole = step_module.policy_loss
-    monkeypatch.setattr(
-        step_module, "policy_loss", lambda judged, weight: whole(judged._replace(scores=judged.scores.detach()), weight)
-    )
+
+    def cut(judged, weight):
+        return whole(judged._replace(scores=judged.scores.detach()), weight)
+
+    for module in (step_module, fast_module):
+        monkeypatch.setattr(module, "policy_loss", cut)
     assert not harmful_goes_harmless_stays()
 
 

@@ -156,7 +156,7 @@ def _make(setting: Setting, config: SearchConfig, augment: bool, backbone: str, 
     if augment:
         return make_step(critic, policy, normalise, config)
     layers = write_layers(critic.backbone)
-    if device.type != "cuda" or layers is None:
+    if layers is None:
         alone: Step = _CriticAlone(critic, policy, normalise, config)
     else:
         alone = _WrittenOutAlone(critic, policy, normalise, config, layers)

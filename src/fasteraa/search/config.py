@@ -40,8 +40,12 @@ class SearchConfig:
     gate_temperature: float = _setting(0.05, "lambda of the relaxed Bernoulli gates.")
     backbone: str = _setting("auto", "The critic's network: auto, wrn-40-2, resnet-50, small, or timm:NAME.")
     critic_norm: str = _setting("none", "The critic's norm layers: none, or batch, as the paper's networks have them.")
-    precision: str = _setting("tf32", "What the critic's convolutions calculate in on a GPU: tf32, bf16 or float32.")
-    fast: bool = _setting(True, "On a GPU: the step written out and recorded once; switch it off for the plain step.")
+    precision: str = _setting(
+        "tf32", "What the critic's convolutions calculate in: tf32 (on a CPU: float32), bf16 or float32."
+    )
+    fast: bool = _setting(
+        True, "The critic's derivatives written out, on a GPU recorded once; switch it off for the plain step."
+    )
     objective: str = _setting("paper", "What the policy is after: paper, diverse, hard or bilevel (docs/search.md).")
     floor: float = _setting(1.0, "diverse: the share of the start's dose and spread that must be kept.")
     allowance: float = _setting(1.0, "hard: the critic distance that is allowed, in those of the start.")

@@ -43,9 +43,8 @@ class WrittenOut(Step):
         super().__init__(critic, policy, normalise, config, goal)
         self.layers = layers
         # without a graph there is nothing for autocast to do
-        self.dtype = torch.bfloat16 if config.precision == "bf16" and normalise.mean.is_cuda else torch.float32
-        self.format = torch.channels_last if normalise.mean.is_cuda else torch.contiguous_format
-        critic.to(memory_format=self.format)
+        self.dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+        critic.to(memory_format=torch.channels_last)
 
     def _update_critic(
         self, originals: Tensor, original_labels: Tensor, augmented: Tensor, labels: Tensor, share: Tensor
@@ -99,7 +98,7 @@ class WrittenOut(Step):
 
     def _tape(self, images: Tensor) -> Tape:
         with torch.no_grad():
-            return Tape(self.layers, images.to(self.dtype, memory_format=self.format))
+            return Tape(self.layers, images.to(self.dtype, memory_format=torch.channels_last))
 
     def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(features.device.type, enabled=False):
@@ -173,19 +172,19 @@ AnyStep = BaseStep | Recorded
 def make_step(
     critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, goal: Goal | None = None
 ) -> AnyStep:
-    """The plain step, or on a GPU the fast one; the written-out critic wherever the network allows it.
+    """The plain step, or the fast one: the critic written out wherever the network allows it, on a GPU recorded.
 
     Masks always take the plain one: the layers that are written out end in pooled features, and a recording of it has
     not been tried.
     """
     if isinstance(critic, PixelCritic):
         return MaskStep(critic, policy, normalise, config, goal)
-    if not (config.fast and normalise.mean.is_cuda):
-        return Step(critic, policy, normalise, config, goal)
-    layers = write_layers(critic.backbone)
+    layers = write_layers(critic.backbone) if config.fast else None
     if layers is None:
-        return Recorded(Step(critic, policy, normalise, config, goal))
-    return Recorded(WrittenOut(critic, policy, normalise, config, layers, goal))
+        step = Step(critic, policy, normalise, config, goal)
+    else:
+        step = WrittenOut(critic, policy, normalise, config, layers, goal)
+    return Recorded(step) if config.fast and normalise.mean.is_cuda else step
 
 
 def make_bilevel(learner: nn.Module, policy: SoftPolicy, normalise: Normalise, config: SearchConfig) -> AnyStep:

@@ -166,7 +166,7 @@ class MaskStep(Step):
 
 @contextmanager
 def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
-    """What a GPU's convolutions calculate in: `SearchConfig.precision`. A CPU always takes float32."""
+    """What a GPU's convolutions calculate in: `SearchConfig.precision`. The plain step takes float32 on a CPU."""
     if device.type != "cuda":
         yield
         return
