@@ -105,7 +105,7 @@ class Stream(IterableDataset):
     [
         (Stream(), "map-style"),
         (42, "map-style .*got int"),
-        (Items([torch.zeros(3, 4, 4)]), r"must yield \(image, label\), got Tensor from Items\[0\]"),
+        (Items([torch.zeros(3, 4, 4)]), r"must yield \(image, label\) or \(image, mask\), got Tensor from Items\[0\]"),
         (Items([("a string", 0)] * 3), "str is neither a Pillow image"),
         (Items([(np.zeros((4, 4, 7), np.uint8), 0)] * 3), r"shape \(4, 4, 7\) is no image"),
         (Items([(np.zeros((4, 4), np.uint8), 0.5)]), "label must be a whole number"),
