@@ -161,6 +161,17 @@ def test_what_it_tells(run, compared):
         assert words in text, words
 
 
+def test_the_command_has_the_source_as_it_was_given(copy):
+    assert json.loads((copy / "source.json").read_text()) == {"source": None}  # the embedded sample
+    for given, words in (
+        ({"source": "my photos/", "data_root": "/data"}, "fasteraa search 'my photos/' --data-root /data --config"),
+        ({"source": 7}, "fasteraa search --config"),  # not what a search writes
+        ("[", "fasteraa search --config"),
+    ):
+        (copy / "source.json").write_text(given if isinstance(given, str) else json.dumps(given))
+        assert words in page_of(copy).text()
+
+
 @pytest.mark.parametrize("place", range(4))
 def test_the_code_runs(run, place):
     story = read_story(run)

@@ -120,7 +120,7 @@ def view(story: Story, options: Options) -> dict[str, Any]:
         "comparison": _comparison(story),
         "harm": [] if story.harm is None else list(blocks(story.harm)),
         "config": story.config_text,
-        "command": _command(facts),
+        "command": _command(story, facts),
         "code": _code(story),
     }
 
@@ -366,10 +366,15 @@ def _gallery(images: Tensor | None, policy: Policy | None, found: Policy | None)
 # --- doing it again, and using it ------------------------------------------------------------------------------
 
 
-def _command(facts: dict[str, Any]) -> str:
+def _command(story: Story, facts: dict[str, Any]) -> str:
+    """With the source as it was given; a run from Python may have had an object that only has a name."""
+    known = story.asked_for
     name = dig(facts, "data", "name")
-    source = "" if name in (None, "sample") else f" {_quoted(str(name))}"
-    return f"fasteraa search{source} --config config.toml --out runs/again"
+    source = known.get("source", None if name == "sample" else name)
+    words = ["fasteraa search"] if source is None else ["fasteraa search", _quoted(str(source))]
+    if (root := known.get("data_root")) is not None:
+        words += ["--data-root", _quoted(root)]
+    return " ".join([*words, "--config config.toml --out runs/again"])
 
 
 def _quoted(text: str) -> str:

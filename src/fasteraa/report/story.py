@@ -42,6 +42,7 @@ class Story:
     comparison: Comparison | None
     harm: str | None  # Markdown
     preview: bytes | None  # PNG
+    asked_for: Mapping[str, str | None]  # source and data_root, as the run was given them; empty if unknown
 
     @property
     def planned(self) -> int:
@@ -75,6 +76,7 @@ def read_story(path: Path, comparison: Path | None = None) -> Story:
         comparison=read_comparison(beside / "comparison.json") if (beside / "comparison.json").is_file() else None,
         harm=_text(beside / "per_op.md"),
         preview=_bytes(folder.preview),
+        asked_for=folder.asked_for(),
     )
 
 

@@ -31,6 +31,7 @@ class RunFolder:
         self.preview = path / "preview.png"
         self.summary = path / "summary.txt"
         self.broken = path / "broken.jsonl"
+        self.source = path / "source.json"
 
     def open_new(self) -> None:
         """Make the folder and see that it can be written, before any work is done."""
@@ -51,6 +52,22 @@ class RunFolder:
     def begin(self, config: SearchConfig) -> None:
         """From here on the folder holds a run."""
         self.write(self.config, to_toml(config))
+
+    def keep_source(self, source: Any, data_root: str | Path | None) -> None:
+        """What was searched on, as it was asked for, so that it can be asked for again; a Python object has no name."""
+        if source is None or isinstance(source, str | Path):
+            named = {"source": None if source is None else str(source)}
+            root = {} if data_root is None else {"data_root": str(data_root)}
+            self.write(self.source, json.dumps({**named, **root}) + "\n")
+
+    def asked_for(self) -> dict[str, str | None]:
+        """What `keep_source` wrote; empty if there is nothing."""
+        try:
+            found = json.loads(self.source.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        pairs = found.items() if isinstance(found, dict) else ()
+        return {name: value for name, value in pairs if value is None or isinstance(value, str)}
 
     def open_old(self, config: SearchConfig) -> None:
         """The run in the folder must have been started with the same settings (more epochs are welcome)."""

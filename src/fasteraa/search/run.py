@@ -80,6 +80,7 @@ def search(
         folder.begin(run.config)  # when resuming, the number of epochs may be another
         if not resume:
             run.start.save(folder.start)
+            folder.keep_source(source, data_root)
     return run.go(max_minutes)
 
 
