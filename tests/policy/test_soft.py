@@ -171,6 +171,19 @@ def test_spans_and_fill_reach_the_images():
     assert filled(x, draw).mean() > narrow(x, draw).mean()
 
 
+def test_the_fill_comes_in_from_outside_and_changes_nothing_within():
+    x = torch.rand(6, 3, 8, 20)
+    policy = SoftPolicy(1, 1, ["translate_x"], fill=(255, 0, 51))
+    with torch.no_grad():
+        policy.probability.fill_(1.0)
+        policy.magnitude.fill_(4 / 9)  # of 0.45 of the width: 4 pixels
+    draw = policy.draw(6, torch.Generator().manual_seed(0))
+    colour = torch.tensor([1.0, 0.0, 0.2]).view(3, 1, 1).expand(3, 8, 4)
+    for image, sign, out in zip(x, draw.sign[0, :, 0], policy(x, draw), strict=True):
+        shifted = [image[..., 4:], colour] if sign > 0 else [colour, image[..., :-4]]
+        torch.testing.assert_close(out, torch.cat(shifted, -1), atol=2e-4, rtol=0)
+
+
 def test_same_seed_same_images():
     policy = SoftPolicy()
     x = images()
