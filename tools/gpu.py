@@ -51,6 +51,16 @@ def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
         "warm": Part([[*whole, str(scratch / "warm")]], 60, 400, ends),
         "soft": Part([[*me, "soft"]], 90, 3000),
         "by-kernels": Part([[*whole, str(scratch / "by-kernels"), "--set", "kernels=true"]], 60, 400, ends),
+        "repeat": Part(
+            [
+                [*whole, str(scratch / f"repeat-{i}"), "--set", "kernels=true", "--set", "deterministic=true"]
+                for i in (1, 2)
+            ]
+            + [[*FASTERAA, "show", str(scratch / f"repeat-{i}")] for i in (1, 2)],
+            60,
+            400,
+            ends + "|sha256",
+        ),
         "resume": Part([[*pytest, "-k", "goes_on", str(ROOT / "tests/search/test_fast.py")]], 40, 300),
         "applied": Part([[*me, "applied"]], 60, 2000),
         "tests": Part([[*pytest, "--continue-on-collection-errors", *others]]),
@@ -170,12 +180,7 @@ def variants() -> None:
     def plain_recorded(step: fast.WrittenOut) -> fast.Recorded:
         return fast.Recorded(Step(step.critic, step.policy, step.normalise, step.config))
 
-    def contiguous(step: fast.WrittenOut) -> fast.Recorded:
-        step.critic.to(memory_format=torch.contiguous_format)
-        step.format = torch.contiguous_format
-        return fast.Recorded(step)
-
-    ways = {"plain step, recorded": plain_recorded, "written out, contiguous": contiguous, "written out, eager": None}
+    ways = {"plain step, recorded": plain_recorded, "written out, eager": None}
     for precision in ("tf32", "bf16"):
         for name, change in ways.items():
             config = SearchConfig(precision=precision)

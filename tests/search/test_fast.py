@@ -221,6 +221,19 @@ def test_a_network_with_batch_norm_is_recorded_as_it_is():
 
 
 @pytest.mark.gpu
+def test_same_seed_same_hash_on_a_gpu():
+    """With kernels and deterministic convolutions nothing is added in an order of its own."""
+    config = SearchConfig(
+        epochs=3, batch_size=32, sub_policies=4, backbone="wrn-10-1", kernels=True, deterministic=True
+    )
+    data = bars(256, 16, classes=2)
+    one, two = (fasteraa.search(data, config, device="cuda") for _ in range(2))
+    assert one.epochs[-1].distance == two.epochs[-1].distance
+    assert one.policy.hash == two.policy.hash
+    assert not torch.backends.cudnn.deterministic
+
+
+@pytest.mark.gpu
 def test_nothing_waits_inside_an_epoch():
     step = make_step(*parts("cuda"), SearchConfig())
     generator = torch.Generator("cuda").manual_seed(0)

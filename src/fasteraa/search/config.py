@@ -46,6 +46,9 @@ class SearchConfig:
     fast: bool = _setting(
         True, "The critic's derivatives written out, on a GPU recorded once; switch it off for the plain step."
     )
+    deterministic: bool = _setting(
+        False, "On a GPU: convolutions that repeat themselves; with kernels, all of it does."
+    )
     objective: str = _setting("paper", "What the policy is after: paper, diverse, hard or bilevel (docs/search.md).")
     floor: float = _setting(1.0, "diverse: the share of the start's dose and spread that must be kept.")
     allowance: float = _setting(1.0, "hard: the critic distance that is allowed, in those of the start.")

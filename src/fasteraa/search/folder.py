@@ -14,7 +14,12 @@ import torch
 from fasteraa.errors import RunError, reason
 from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
 
-_MAY_CHANGE = ("epochs", "fast", "kernels")  # settings with which a run may go on that was begun with others
+_MAY_CHANGE = (
+    "epochs",
+    "fast",
+    "kernels",
+    "deterministic",
+)  # settings with which a run may go on that was begun with others
 
 
 class RunFolder:

@@ -24,22 +24,27 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def repeatable(device: torch.device) -> Iterator[None]:
+def repeatable(device: torch.device, on_gpu: bool = False) -> Iterator[None]:
     """On a CPU, sums in a fixed order: else the gradient of an indexed tensor of 32,768 values depends on the threads.
 
-    On a GPU this would end in an error, because `grid_sample` has no backward with a fixed order there.
+    On a GPU this would end in an error, because `grid_sample` has no backward with a fixed order there; `on_gpu` asks
+    cuDNN alone, and the soft policy's kernels have a fixed order of their own.
     """
+    cudnn = torch.backends.cudnn.deterministic
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     memory: Any = torch.utils.deterministic
     filling = memory.fill_uninitialized_memory
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
         memory.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
+    elif on_gpu:
+        torch.backends.cudnn.deterministic = True
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         memory.fill_uninitialized_memory = filling
+        torch.backends.cudnn.deterministic = cudnn
 
 
 @contextmanager

@@ -218,7 +218,7 @@ class Run:
         self.progress.start(self.planned, self.steps_per_epoch, done)
         began = time.monotonic() - self.seconds
         try:
-            with signals() as caught, memory_advice(), repeatable(self.device):
+            with signals() as caught, memory_advice(), repeatable(self.device, self.config.deterministic):
                 while self.epoch < self.planned and not caught and time.monotonic() < end:
                     self._one_step()
                     self.seconds = time.monotonic() - began
