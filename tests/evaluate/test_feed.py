@@ -11,6 +11,7 @@ from fasteraa.evaluate import feed as feed_module
 from fasteraa.evaluate.feed import DeviceFeed, cut, draw_boxes, resized_crop
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
+from fasteraa.search import guard
 
 CPU = torch.device("cpu")
 
@@ -203,7 +204,7 @@ def test_resized_crops_in_memory(tiny, data):
 
 @pytest.mark.gpu
 def test_images_that_do_not_fit_on_the_device_stay_in_memory(tiny, data, monkeypatch):
-    monkeypatch.setattr(feed_module, "_DEVICE_SHARE", 0.0)
+    monkeypatch.setattr(guard, "DEVICE_SHARE", 0.0)
     feed = DeviceFeed(data, named("uniform"), tiny, 0, torch.device("cuda"))
     assert feed.images.device.type == "cpu"
     images, labels = whole_epoch(feed)

@@ -11,7 +11,7 @@ import fasteraa
 from fasteraa.nets import Critic, build
 from fasteraa.nets.tape import write_layers
 from fasteraa.policy.soft import SoftPolicy
-from fasteraa.search import SearchConfig
+from fasteraa.search import SearchConfig, guard
 from fasteraa.search.fast import Recorded, WrittenOut, load_optimiser, make_step
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.progress import Silent
@@ -218,6 +218,26 @@ def test_a_network_with_batch_norm_is_recorded_as_it_is():
     assert counts
     assert {int(count) for count in counts} == {6}  # two steps, three forwards each; the warm-up left no trace
     assert any(not torch.equal(a, b) for a, b in zip(before, step.critic.buffers(), strict=True))
+
+
+@pytest.mark.gpu
+def test_images_that_do_not_fit_on_the_device_stay_in_memory(monkeypatch):
+    config = SearchConfig(epochs=1, batch_size=32, sub_policies=2, backbone="wrn-10-1", ops=SMOOTH)
+    data, runs = bars(64, 16, classes=2), []
+    for share in (0.5, 0.0):
+        monkeypatch.setattr(guard, "DEVICE_SHARE", share)
+        runs.append(Run(data, config, torch.device("cuda"), None, Silent()))
+        runs[-1].go()
+    assert [run.images.device.type for run in runs] == ["cuda", "cpu"]
+    assert runs[0].epochs[0].distance == pytest.approx(runs[1].epochs[0].distance, rel=1e-2)
+
+
+def test_where_images_live(monkeypatch):
+    images, gpu = torch.zeros(1000, dtype=torch.uint8), torch.device("cuda:0")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000, 4000))
+    assert guard.home_of(images, gpu) == gpu  # half of what is free
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1999, 4000))
+    assert guard.home_of(images, gpu) == guard.home_of(images, torch.device("cpu")) == torch.device("cpu")
 
 
 @pytest.mark.gpu

@@ -18,10 +18,10 @@ from fasteraa.data import ImageSet
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.policy.apply import augment
 from fasteraa.policy.artifact import Policy
+from fasteraa.search.guard import home_of
 from fasteraa.search.step import Normalise, baseline
 
 _AT_ONCE = 2**27  # values augmented in one piece on a GPU (128 MB); a CPU takes a batch at a time
-_DEVICE_SHARE = 0.5  # of the device's free memory: larger sets stay in main memory, a piece at a time goes over
 AREAS, RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)  # of a resized crop, as everybody trains on ImageNet
 _TRIES = 10  # of a box that may not fit into the image
 
@@ -40,12 +40,12 @@ class DeviceFeed:
     """All images on the device; every epoch draws its own order, policies, crops and holes from its own seed."""
 
     def __init__(self, data: ImageSet, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
-        home = device if _fits(data.images, device) else torch.device("cpu")
-        self.images, self.labels, self.device = data.images.to(home), data.labels.to(device), device
+        self.images = data.images.to(home_of(data.images, device))
+        self.labels, self.device = data.labels.to(device), device
         self.policy, self.recipe, self.seed = policy, recipe, seed
         self.batch = min(recipe.batch_size, len(data))
         self.steps = len(data) // self.batch
-        self.normalise = on(device, Normalise.of(self.images))
+        self.normalise = Normalise.of(self.images).to(device)
         self.mean = mean_colour(self.normalise)
         self.idle = is_idle(policy)
         pieces = _AT_ONCE // data.images[0].numel() // self.batch if device.type == "cuda" else 1
@@ -75,19 +75,9 @@ def is_idle(policy: Policy) -> bool:
     return not any(stage for sub in policy.sub_policies for stage in sub.stages)
 
 
-def on(device: torch.device, normalise: Normalise) -> Normalise:
-    return Normalise(normalise.mean.to(device), normalise.std.to(device))
-
-
 def mean_colour(normalise: Normalise) -> Tensor:
     """As whole levels, uint8 (1, 3, 1, 1)."""
     return (normalise.mean * 255).round().to(torch.uint8)
-
-
-def _fits(images: Tensor, device: torch.device) -> bool:
-    if device.type != "cuda":
-        return True
-    return images.numel() <= _DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
 
 
 def finished(images: Tensor, recipe: TrainRecipe, colour: Tensor, generator: Generator) -> Tensor:

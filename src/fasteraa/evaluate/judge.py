@@ -8,7 +8,6 @@ from torch import Tensor
 from fasteraa.errors import RunError
 from fasteraa.evaluate.arena import Arena
 from fasteraa.evaluate.compare import Contender, cells_of, run_cell
-from fasteraa.evaluate.feed import on
 from fasteraa.evaluate.harm import Judge
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.loader import MEASURED
@@ -35,7 +34,7 @@ def judge_of(arena: Arena, recipe: TrainRecipe) -> Judge:
     except Exception as error:
         raise RunError(f"the network {str(file)!r} cannot be read: remove it to train it again") from error
     network = network.to(device).eval()
-    normalise = on(device, Normalise.of(_images(arena.data)))
+    normalise = Normalise.of(_images(arena.data)).to(device)
 
     def guess(images: Tensor) -> Tensor:
         logits: Tensor = network(normalise(images.float() / 255))

@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import fit
 from fasteraa.errors import DataError
-from fasteraa.evaluate.feed import AREAS, RATIOS, DeviceFeed, Feed, epoch_seed, finished, is_idle, mean_colour, on
+from fasteraa.evaluate.feed import AREAS, RATIOS, DeviceFeed, Feed, epoch_seed, finished, is_idle, mean_colour
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.images import to_tensor
@@ -57,7 +57,7 @@ class LoaderFeed:
         self.data, self.recipe, self.seed, self.device = data, recipe, seed, device
         self.batch = min(recipe.batch_size, len(data))
         self.steps = len(data) // self.batch
-        self.normalise = on(device, Normalise.of(data.sample(MEASURED)))
+        self.normalise = Normalise.of(data.sample(MEASURED)).to(device)
         self.mean = mean_colour(self.normalise)
         self.order = _Order(len(data))
         self.broken: set[int] = set()

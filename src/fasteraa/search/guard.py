@@ -1,4 +1,4 @@
-"""What a long loop runs under: its own seed, sums that repeat, signals that wait for a step to end, memory advice."""
+"""What a long loop runs under: its own seed, sums that repeat, signals that wait for a step to end, memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fasteraa.errors import RunError
+
+DEVICE_SHARE = 0.5
 
 
 @contextmanager
@@ -45,6 +48,13 @@ def repeatable(device: torch.device, on_gpu: bool = False) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         memory.fill_uninitialized_memory = filling
         torch.backends.cudnn.deterministic = cudnn
+
+
+def home_of(images: Tensor, device: torch.device) -> torch.device:
+    """Where uint8 images live: on the device while they need at most a part of its free memory, else in main memory."""
+    if device.type != "cuda" or images.numel() <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return device
+    return torch.device("cpu")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from fasteraa.search.config import SearchConfig, settled, to_settings
 from fasteraa.search.fast import AnyStep, load_goal, load_optimiser, make_bilevel, make_step
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.goal import Diverse, Goal, Hard, goal_state
-from fasteraa.search.guard import memory_advice, repeatable, seeded, signals
+from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, signals
 from fasteraa.search.progress import Epoch, Progress, Silent
 from fasteraa.search.step import METRICS, Normalise
 
@@ -181,10 +181,11 @@ class Run:
         self.start = self.policy.freeze("start", {"seed": config.seed})
         self.policy = self.policy.to(device)
         labels = data.labels if data.masks is None else data.masks
-        self.images, self.labels = data.images.to(device), labels.to(device)
+        home = home_of(data.images, device)
+        self.images, self.labels = data.images.to(home), labels.to(home)
         self.steps_per_epoch = len(data) // config.batch_size
         with seeded(config.seed):
-            self.step = self._make_step(Normalise.of(self.images))
+            self.step = self._make_step(Normalise.of(self.images).to(device))
         self.order = torch.empty(0, dtype=torch.int64, device=device)
         self.epoch, self.step_of_epoch, self.seconds = 0, 0, 0.0
         self.sums = torch.zeros(len(METRICS), device=device)
@@ -235,7 +236,9 @@ class Run:
         first = self.step_of_epoch * self.config.batch_size
         pair = self.order[first : first + self.config.batch_size]  # B' and B, one after the other
         try:
-            self.sums += self.step(self.images[pair], self.labels[pair], self.generator)
+            home = pair.to(self.images.device)  # waits, where images live elsewhere than the order
+            images, labels = (whole[home].to(self.device) for whole in (self.images, self.labels))
+            self.sums += self.step(images, labels, self.generator)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or self._finite():
                 raise

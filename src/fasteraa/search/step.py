@@ -40,6 +40,9 @@ class Normalise:
     def __call__(self, images: Tensor) -> Tensor:
         return (images - self.mean) / self.std
 
+    def to(self, device: torch.device) -> Normalise:
+        return Normalise(self.mean.to(device), self.std.to(device))
+
 
 def adam(parameters: Iterable[nn.Parameter], config: SearchConfig, device: torch.device) -> Adam:
     """The paper's optimiser. On a GPU the fused kernel, whose count of steps lies on the device: a recorded step can be
