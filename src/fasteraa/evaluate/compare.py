@@ -190,11 +190,11 @@ def run_cells(
             done += 1
             time_taken = f"{record['seconds']:.0f} s"
             say(f"{done}/{len(wanted)} {cell.label}, seed {cell.seed}: {record['error']:.2f}% ({time_taken})")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         raise Stopped(
             f"stopped; {done} of {len(wanted)} runs were finished and are kept in {str(arena.folder)!r}: give the same "
             "command again to go on",
-            signal.SIGINT,
+            error.args[0] if error.args else signal.SIGINT,
         ) from None
     if done < len(wanted):
         say(f"time is up: {len(wanted) - done} of {len(cells)} runs are missing; give the same command again to go on")
