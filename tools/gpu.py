@@ -170,12 +170,7 @@ def variants() -> None:
     def plain_recorded(step: fast.WrittenOut) -> fast.Recorded:
         return fast.Recorded(Step(step.critic, step.policy, step.normalise, step.config))
 
-    def contiguous(step: fast.WrittenOut) -> fast.Recorded:
-        step.critic.to(memory_format=torch.contiguous_format)
-        step.format = torch.contiguous_format
-        return fast.Recorded(step)
-
-    ways = {"plain step, recorded": plain_recorded, "written out, contiguous": contiguous, "written out, eager": None}
+    ways = {"plain step, recorded": plain_recorded, "written out, eager": None}
     for precision in ("tf32", "bf16"):
         for name, change in ways.items():
             config = SearchConfig(precision=precision)

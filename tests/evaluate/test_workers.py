@@ -4,12 +4,12 @@ import os
 import signal
 
 import pytest
+import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.errors import RunError
 from fasteraa.evaluate.arena import Arena
 from fasteraa.evaluate.workers import Workers, _interrupt_on_terminate
-from tests.search.conftest import bars
 
 
 def die(arena, cell, until):
@@ -18,7 +18,8 @@ def die(arena, cell, until):
 
 @pytest.mark.slow
 def test_a_process_that_was_killed_is_one_sentence(tmp_path):
-    data: ImageSet = bars(8, 12)
+    images, labels = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4) % 2
+    data = ImageSet.of(images, labels, ("a", "b"), "black")
     arena = Arena(data, data, "itself", tmp_path, "cpu")
     with pytest.raises(RunError, match="was ended from outside"), Workers(die, [arena], 2, 1) as workers:
         list(workers.results(arena, [1, 2]))

@@ -90,6 +90,16 @@ def test_a_step_brings_nothing_from_the_host(tiny, quick, objective, fast):
     assert not brought.seen
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("objective", OTHERS)
+def test_every_objective_can_be_recorded(tiny, quick, objective):
+    """Past the warm-up of `hard`, where the policy begins to move."""
+    config = replace(quick, objective=objective, floor=1.2, backbone="wrn-10-1")
+    found = search(tiny, config, device="cuda")
+    assert found.finished
+    assert found.epochs[-1].from_start > 0
+
+
 @pytest.mark.parametrize("kind", ["diverse", "hard"])
 def test_written_out_follows_the_goal(kind):
     found = []
