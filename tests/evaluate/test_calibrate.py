@@ -1,6 +1,7 @@
 """The race for how much augmentation: who takes part, who goes on, who is chosen, and that it finds a planted truth."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError
 from fasteraa.evaluate import calibrate as module
 from fasteraa.evaluate.calibrate import Calibration, Candidate, Trial, calibrate, usual_candidates
+from fasteraa.evaluate.compare import run_group
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
@@ -178,6 +180,21 @@ def test_the_cost_of_an_image_is_measured_on_a_part(monkeypatch):
     monkeypatch.setattr(module, "_MEASURED_IMAGES", 64)
     assert module._image_seconds(brightness_classes(200), candidates, RECIPE, 1, torch.device("cpu"), 0) > 0
     assert seen == [64]
+
+
+def test_nothing_is_compiled(monkeypatch, tmp_path):
+    """However much there is to train: the plan was measured without, and compiling takes half a minute."""
+    seen = []
+
+    def group(arena, cells, *, until, fuse):
+        seen.append(fuse)
+        return run_group(arena, cells, until=until, fuse=fuse)
+
+    monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
+    monkeypatch.setattr(sys.modules[run_group.__module__], "_pays", lambda *given: True)
+    candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
+    calibrate(brightness_classes(40), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=1e-6)
+    assert set(seen) == {False}
 
 
 def test_only_those_who_came_furthest_can_win():

@@ -211,7 +211,8 @@ def calibrate(
         workers = None if on_gpu or jobs == 1 else stack.enter_context(start_workers(arenas, jobs))
         epoch = cost * len(arenas[0].data)
         candidates, recipe = _affordable(candidates, recipe, epoch, end - time.monotonic(), len(arenas))
-        train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers)
+        # not compiled, as it was measured: that would take the time of a whole round
+        train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers, fuse=False)
         trials = _race(arenas, candidates, recipe, end, seed, train, say)
     chosen = _choose(trials)
     rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.error))
