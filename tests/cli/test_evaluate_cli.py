@@ -96,8 +96,9 @@ def test_mistakes_end_with_one_line(fasteraa, arguments, message, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_ctrl_c(source, tmp_path, jobs):
+def test_a_signal(source, tmp_path, jobs, number):
     """To the command alone, as `kill -INT` does; a terminal sends it to the workers, too."""
     out = tmp_path / "out"
     arguments = ["compare", source, "--out", out, "--jobs", jobs, "-p", "none,uniform", "--seeds", 40, *QUICK]
@@ -110,9 +111,9 @@ def test_ctrl_c(source, tmp_path, jobs):
     )
     while not _records(out) and process.poll() is None:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=300)
-    assert process.returncode == 130, error
+    assert process.returncode == 128 + number, error
     assert error.startswith("fasteraa: stopped; ")
     assert "give the same command again to go on" in error
     assert len(error.strip().splitlines()) == 1

@@ -1,6 +1,7 @@
 """The race for how much augmentation: who takes part, who goes on, who is chosen, and that it finds a planted truth."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError
 from fasteraa.evaluate import calibrate as module
 from fasteraa.evaluate.calibrate import Calibration, Candidate, Trial, calibrate, usual_candidates
+from fasteraa.evaluate.compare import run_group
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
@@ -146,6 +148,53 @@ def test_processes_are_kept_over_the_folds(monkeypatch, tmp_path):
     alone, together = ([trial.errors for trial in each.trials] for each in found)
     assert [len(errors) for errors in together] == [5, 5]
     assert alone == together
+
+
+def test_a_set_that_is_too_large_for_the_time_is_cut(monkeypatch, tmp_path):
+    """A second an image: 90 s pay for nothing, so as few images as there may be are taken."""
+    said, raced = [], []
+    monkeypatch.setattr(module, "_image_seconds", lambda *given: 1.0)
+    monkeypatch.setattr(module, "run_cells", lambda arena, cells, **_: raced.append(arena))
+    monkeypatch.setattr(module, "_measured", lambda arena, each, *_: trial(each.label, (1.0,)))
+    candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
+    calibrate(brightness_classes(1500), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, say=said.append)
+    assert {len(arena.data) + len(arena.held_out) for arena in raced} == {1000}
+    assert said[0] == "calibrating with 1000 of 1500 images: time does not allow for more"
+
+
+def test_two_rounds_of_the_shortest_race_decide_how_many_images():
+    """Five candidates, then four, of four epochs: 36 passes over four fifths of the images."""
+    data = brightness_classes(3000)
+    assert module._payable(data, 11, 1.0, 36.0 * 2400, 0) is data
+    assert len(module._payable(data, 11, 1.0, 36.0 * 2000, 0)) == 2500
+    assert len(module._payable(data, 11, 1.0, -1.0, 0)) == 1000
+    few = data.subset(900, 0)
+    assert module._payable(few, 11, 1.0, -1.0, 0) is few
+
+
+def test_the_cost_of_an_image_is_measured_on_a_part(monkeypatch):
+    seen = []
+    plain = module.Training
+    monkeypatch.setattr(module, "Training", lambda data, *given: seen.append(len(data)) or plain(data, *given))
+    candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
+    monkeypatch.setattr(module, "_MEASURED_IMAGES", 64)
+    assert module._image_seconds(brightness_classes(200), candidates, RECIPE, 1, torch.device("cpu"), 0) > 0
+    assert seen == [64]
+
+
+def test_nothing_is_compiled(monkeypatch, tmp_path):
+    """However much there is to train: the plan was measured without, and compiling takes half a minute."""
+    seen = []
+
+    def group(arena, cells, *, until, fuse):
+        seen.append(fuse)
+        return run_group(arena, cells, until=until, fuse=fuse)
+
+    monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
+    monkeypatch.setattr(sys.modules[run_group.__module__], "_pays", lambda *given: True)
+    candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
+    calibrate(brightness_classes(40), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=1e-6)
+    assert set(seen) == {False}
 
 
 def test_only_those_who_came_furthest_can_win():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fasteraa.data import load
-from fasteraa.errors import ConfigError, DataError, Stopped
+from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.policy import Policy
 from fasteraa.policy.named import named
 from fasteraa.reproduce import TABLES, Found, Reproduction, engine, reproduce
@@ -196,6 +196,32 @@ def test_ctrl_c_still_leaves_a_table(tmp_path, monkeypatch):
 
 
 # --- real data stands in -------------------------------------------------------------------------------------------
+
+
+def test_a_search_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
+    """An objective may diverge on some data; the rest of the table is made, and says so."""
+    plain = engine.search
+
+    def search(data, config, **given):
+        if config.objective == "hard":
+            raise RunError("a loss was not finite in epoch 1")
+        return plain(data, config, **given)
+
+    monkeypatch.setattr(engine, "search", search)
+    result, said = quick("quality", tmp_path, only="ants-and-bees")
+    empty = [found.line.label for found in result.found if found.line.data == "ants-and-bees" and not found.values]
+    assert empty == ["Faster AA, hard within a distance"]
+    assert any("a loss was not finite" in text for text in said)
+    assert "A search failed, ants-and-bees" in to_markdown(result)
+
+
+def test_nothing_but_failures_is_an_error(tmp_path, monkeypatch):
+    def search(*_, **__):
+        raise RunError("a loss was not finite in epoch 1")
+
+    monkeypatch.setattr(engine, "search", search)
+    with pytest.raises(RunError, match="a loss was not finite"):
+        quick("gpu-hours", tmp_path)
 
 
 @pytest.fixture

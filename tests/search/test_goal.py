@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError
@@ -62,6 +63,41 @@ def test_what_happens_before_a_recording_leaves_no_trace(tiny, quick, objective)
     for one, two in zip(plain.modules, other.modules, strict=True):
         for mine, theirs in zip(one.state_dict().values(), two.state_dict().values(), strict=True):
             assert torch.equal(mine, theirs)
+
+
+class FromTheHost(TorchDispatchMode):
+    """Notes what cannot be recorded: tensors made of Python's values, and shapes that hang on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.lift_fresh.default, torch.ops.aten.nonzero.default):
+            self.seen.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("objective", ["paper", *OTHERS])
+def test_a_step_brings_nothing_from_the_host(tiny, quick, objective, fast):
+    """On a GPU the host would wait for it, which ends a recording with an error."""
+    config = replace(quick, objective=objective, fast=fast, ops=None)
+    step, generator = Run(tiny, config, CPU, None, Silent()).step, torch.Generator().manual_seed(0)
+    step(tiny.images[:16], tiny.labels[:16], generator)  # what is made once and kept may come from anywhere
+    with FromTheHost() as brought:
+        step(tiny.images[:16], tiny.labels[:16], generator)
+    assert not brought.seen
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("objective", OTHERS)
+def test_every_objective_can_be_recorded(tiny, quick, objective):
+    """Past the warm-up of `hard`, where the policy begins to move."""
+    config = replace(quick, objective=objective, floor=1.2, backbone="wrn-10-1")
+    found = search(tiny, config, device="cuda")
+    assert found.finished
+    assert found.epochs[-1].from_start > 0
 
 
 @pytest.mark.parametrize("kind", ["diverse", "hard"])

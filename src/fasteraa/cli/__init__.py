@@ -77,7 +77,7 @@ def _catch_signals() -> list[signal.Signals]:
 
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(signal.Signals(number))
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(caught[-1])  # with its number, which the exit code tells
 
     for number, usual in _SIGNALS.items():
         if signal.getsignal(number) is usual:

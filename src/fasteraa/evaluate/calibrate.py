@@ -38,6 +38,8 @@ FOLDS = 5
 _LEAST_EPOCHS = 4
 _WORTHWHILE_EPOCHS = 20  # rather fewer candidates than shorter trainings,
 _LEAST_CANDIDATES = 5  # but not fewer than these
+_LEAST_IMAGES = 1_000  # rather fewer images than no second round, but not fewer than these
+_MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
 _SIDE_BY_SIDE = 8  # runs at once on a GPU
 Say = Callable[[str], None]
 
@@ -195,14 +197,23 @@ def calibrate(
         raise DataError(f"calibration trains classifiers, {data.name!r} has masks in the place of labels")
     recipe = replace(recipe or choose_recipe(data, device), cutout=0)
     began = time.monotonic()
+    end = began + 60 * minutes
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        arenas = _folds(data, folder or Path(scratch), device, seed)
-        on_gpu = find_device(device).type == "cuda"
+        arenas = _folds(data, folder or Path(scratch), device, seed)  # first of all: classes may be too small
+        place = find_device(device)
+        on_gpu = place.type == "cuda"
         jobs = jobs or (_SIDE_BY_SIDE if on_gpu else os.cpu_count() or 1)
+        cost = _image_seconds(data, candidates, recipe, jobs, place, seed)
+        part = _payable(data, len(candidates), cost, end - time.monotonic(), seed)
+        if part is not data:
+            say(f"calibrating with {len(part)} of {len(data)} images: time does not allow for more")
+            arenas = _folds(part, arenas[0].folder, device, seed)
         workers = None if on_gpu or jobs == 1 else stack.enter_context(start_workers(arenas, jobs))
-        candidates, recipe = _affordable(arenas[0], candidates, recipe, 60 * minutes, jobs)
-        train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers)
-        trials = _race(arenas, candidates, recipe, began + 60 * minutes, seed, train, say)
+        epoch = cost * len(arenas[0].data)
+        candidates, recipe = _affordable(candidates, recipe, epoch, end - time.monotonic(), len(arenas))
+        # not compiled, as it was measured: that would take the time of a whole round
+        train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers, fuse=False)
+        trials = _race(arenas, candidates, recipe, end, seed, train, say)
     chosen = _choose(trials)
     rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.error))
     return Calibration(chosen, (chosen, *rest), len(arenas), recipe, time.monotonic() - began)
@@ -219,14 +230,25 @@ def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
     return [Arena(rest, part, f"fold {fold}", folder, device) for fold, (rest, part) in enumerate(parts, 1)]
 
 
+def _payable(data: ImageSet, candidates: int, cost: float, seconds: float, seed: int) -> ImageSet:
+    """All images, or where not even two rounds of the shortest race on them can be paid for, a part of them."""
+    runs = sum(_rounds(min(candidates, _LEAST_CANDIDATES))[:2])
+    most = math.floor(max(seconds, 0.0) / (runs * _LEAST_EPOCHS * max(cost, 1e-9)) * FOLDS / (FOLDS - 1))
+    count = max(most, _LEAST_IMAGES, 2 * len(data.classes))
+    if count >= len(data):
+        return data
+    part = data.subset(count, seed)
+    enough = min(FOLDS, *(number for number in data.counts() if number))
+    return part if min(number for number in part.counts() if number) >= enough else data
+
+
 def _affordable(
-    arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe, seconds: float, jobs: int
+    candidates: Sequence[Candidate], recipe: TrainRecipe, epoch: float, seconds: float, folds: int
 ) -> tuple[Sequence[Candidate], TrainRecipe]:
-    """As many candidates and epochs as the whole race can pay for."""
-    cost = _epoch_seconds(arena, candidates, recipe, jobs)
+    """As many candidates and epochs as the whole race can pay for, when a run's epoch costs `epoch` seconds."""
 
     def epochs(count: int) -> int:
-        return math.floor(seconds / (sum(_rounds(count)) * cost))
+        return math.floor(seconds / (sum(_rounds(count, folds)) * max(epoch, 1e-9)))
 
     count = len(candidates)
     while count > _LEAST_CANDIDATES and epochs(count) < min(_WORTHWHILE_EPOCHS, recipe.epochs):
@@ -253,12 +275,15 @@ def _half(count: int) -> int:
     return max(min(count, 2), math.ceil(count / 2))
 
 
-def _epoch_seconds(arena: Arena, candidates: Sequence[Candidate], recipe: TrainRecipe, jobs: int) -> float:
-    """What an epoch of one run costs when runs share the device as they will: measured."""
-    place = find_device(arena.device)
+def _image_seconds(
+    data: ImageSet, candidates: Sequence[Candidate], recipe: TrainRecipe, jobs: int, place: torch.device, seed: int
+) -> float:
+    """What an image costs one run in an epoch when runs share the device as they will: measured."""
+    if len(data) > max(_MEASURED_IMAGES, 2 * len(data.classes)):
+        data = data.subset(max(_MEASURED_IMAGES, 2 * len(data.classes)), seed)
     on_gpu = place.type == "cuda"
     members = [
-        Training(arena.data, candidate.policy, recipe, 0, place)
+        Training(data, candidate.policy, recipe, 0, place)
         for candidate in candidates[1 : 1 + (jobs if on_gpu else 1)] or candidates
     ]
     group = Group(members, fuse=False)
@@ -273,7 +298,7 @@ def _epoch_seconds(arena: Arena, candidates: Sequence[Candidate], recipe: TrainR
         group.one_epoch()
     finally:
         torch.set_num_threads(threads)
-    return (time.monotonic() - began) / (len(members) if on_gpu else jobs)
+    return (time.monotonic() - began) / (len(members) if on_gpu else jobs) / len(data)
 
 
 def _race(

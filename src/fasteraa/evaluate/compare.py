@@ -174,10 +174,12 @@ def run_cells(
     say: Say = print,
     until: float = math.inf,
     workers: Workers | None = None,
+    fuse: bool | None = None,
 ) -> bool:
     """Train what is missing; `jobs` of them at once (by default one on a GPU, as many as there are cores on a CPU).
 
-    `workers` are processes that are there already and do the work, whatever `jobs` says.
+    `workers` are processes that are there already and do the work, whatever `jobs` says. `fuse` says whether networks
+    are compiled on a GPU; by default where there is enough to train.
 
     False if the moment `until` (time.time()) came first: what was finished is kept, what was begun goes on next time.
     """
@@ -186,15 +188,15 @@ def run_cells(
         say(f"{len(cells) - len(wanted)} of {len(cells)} runs are there already")
     done = 0
     try:
-        for cell, record in workers.results(arena, wanted) if workers else _results(arena, wanted, jobs, until):
+        for cell, record in workers.results(arena, wanted) if workers else _results(arena, wanted, jobs, until, fuse):
             done += 1
             time_taken = f"{record['seconds']:.0f} s"
             say(f"{done}/{len(wanted)} {cell.label}, seed {cell.seed}: {record['error']:.2f}% ({time_taken})")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         raise Stopped(
             f"stopped; {done} of {len(wanted)} runs were finished and are kept in {str(arena.folder)!r}: give the same "
             "command again to go on",
-            signal.SIGINT,
+            error.args[0] if error.args else signal.SIGINT,
         ) from None
     if done < len(wanted):
         say(f"time is up: {len(wanted) - done} of {len(cells)} runs are missing; give the same command again to go on")
@@ -202,7 +204,7 @@ def run_cells(
 
 
 def _results(
-    arena: Arena, cells: Sequence[Cell], jobs: int | None, until: float
+    arena: Arena, cells: Sequence[Cell], jobs: int | None, until: float, fuse: bool | None = None
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Cells with their records, as they are finished; those for which time ran out are left out.
 
@@ -216,7 +218,7 @@ def _results(
         with start_workers([arena], jobs, until) as workers:
             yield from workers.results(arena, cells)
         return
-    fuse = _pays(arena, cells)
+    fuse = _pays(arena, cells) if fuse is None else fuse
     for first in range(0, len(cells), jobs):
         group = cells[first : first + jobs]
         with suppress(OutOfTime):

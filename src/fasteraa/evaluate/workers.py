@@ -9,12 +9,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import torch
 
-from fasteraa.errors import OutOfTime
+from fasteraa.errors import OutOfTime, RunError
 from fasteraa.evaluate.arena import Arena
 from fasteraa.evaluate.trainer import Until
 
@@ -50,23 +52,33 @@ class Workers:
             for future in as_completed(waiting):
                 with suppress(OutOfTime):
                     yield waiting[future], future.result()
-        except BaseException:
+        except BaseException as error:
             self._end.value = 0.0  # the others end after their epoch, with their state saved
             self._pool.shutdown(wait=True, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise RunError(
+                    "a process that trained networks was ended from outside, perhaps for lack of memory: what was "
+                    "finished is kept; try fewer at once (--jobs)"
+                ) from error
             raise
 
 
 @contextmanager
 def _interrupt_on_terminate() -> Iterator[None]:
-    """SIGTERM as Ctrl-C, so that workers are told to end."""
-    if threading.current_thread() is not threading.main_thread():
+    """SIGTERM as Ctrl-C, so that workers are told to end; whoever handles it already goes on doing so."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number))
 
 
 @contextmanager

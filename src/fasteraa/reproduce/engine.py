@@ -14,7 +14,7 @@ import numpy as np
 
 from fasteraa.data import ImageSet, load, stratify
 from fasteraa.data.resolve import open_source
-from fasteraa.errors import ConfigError, DataError, Stopped
+from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, open_arena, open_folder
 from fasteraa.evaluate.calibrate import calibrate, usual_candidates
 from fasteraa.evaluate.compare import Cell, choose_recipe, end_of, make_cell, read_cell, run_cells
@@ -122,6 +122,7 @@ class _Made:
             raise ConfigError(f"no line of {table.name} that can be run has {only!r} in data, network or label")
         self.values: dict[int, dict[int, float]] = {}  # place in the table -> seed -> measured
         self.troubles: dict[str, str] = {}  # data set -> why it is not there
+        self.failed: list[str] = []  # searches that came to nothing
         self.remarks: list[str] = []
         self.devices: set[str] = set()
 
@@ -138,6 +139,8 @@ class _Made:
             self._train(data, {p: line for p, line in trained.items() if line.data == data}, jobs, table_only)
         if self.troubles and not table_only and not any(self.values.values()):
             raise DataError("; ".join(self.troubles.values()))
+        if self.failed and not table_only and not any(self.values.values()):
+            raise RunError("; ".join(self.failed))
 
     # --- searches --------------------------------------------------------------------------------------------------
 
@@ -152,7 +155,13 @@ class _Made:
             return
         for seed in missing:
             if time.time() < self.setting.until:
-                self._search_once(wanted, data, seed)
+                try:
+                    self._search_once(wanted, data, seed)
+                except Stopped:
+                    raise
+                except (RunError, DataError) as error:  # the others, hours of work, need not end with it
+                    self.failed.append(f"{self._folder(wanted, seed).name}: {error}")
+                    self.setting.say(self.failed[-1])
 
     def _search_once(self, wanted: Search, data: ImageSet, seed: int) -> None:
         folder = self._folder(wanted, seed)
@@ -312,6 +321,7 @@ class _Made:
         if self.setting.subset is not None:
             self._remark(f"networks were trained on {self.setting.subset} images")
         self.remarks += [f"no data: {text}" for text in self.troubles.values()]
+        self.remarks += [f"a search failed, {text}" for text in self.failed]
         return Reproduction(
             self.table,
             found,

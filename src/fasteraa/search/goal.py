@@ -65,8 +65,9 @@ class Diverse(Goal):
 
 def dose_and_spread(policy: SoftPolicy) -> tuple[Tensor, Tensor]:
     """(mean dose of a stage, entropy of the dose over operations); one without a magnitude counts as fully applied."""
-    full = torch.tensor([row.span is None for row in policy.ops], device=policy.choice.device)
-    magnitude = torch.where(full, 1.0, policy.magnitude)
+    # column by column: a mask made here would be sent to the device at every step, which cannot be recorded
+    columns = zip(policy.ops, policy.magnitude.unbind(-1), strict=True)
+    magnitude = torch.stack([torch.ones_like(m) if row.span is None else m for row, m in columns], -1)
     each = (policy.shares * policy.probability * magnitude).mean((0, 1))
     dose = each.sum()
     part = (each / dose.clamp(min=1e-6)).clamp(min=1e-6)
