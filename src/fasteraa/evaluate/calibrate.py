@@ -209,6 +209,8 @@ def calibrate(
             say(f"calibrating with {len(part)} of {len(data)} images: time does not allow for more")
             arenas = _folds(part, arenas[0].folder, device, seed)
         workers = None if on_gpu or jobs == 1 else stack.enter_context(start_workers(arenas, jobs))
+        if workers is not None:
+            workers.ready()
         epoch = cost * len(arenas[0].data)
         candidates, recipe = _affordable(candidates, recipe, epoch, end - time.monotonic(), len(arenas))
         # not compiled, as it was measured: that would take the time of a whole round
@@ -251,7 +253,8 @@ def _affordable(
         return math.floor(seconds / (sum(_rounds(count, folds)) * max(epoch, 1e-9)))
 
     count = len(candidates)
-    while count > _LEAST_CANDIDATES and epochs(count) < min(_WORTHWHILE_EPOCHS, recipe.epochs):
+    wanted = min(recipe.epochs, max(_WORTHWHILE_EPOCHS, recipe.epochs // 2))
+    while count > _LEAST_CANDIDATES and epochs(count) < wanted:
         count -= 1
     return candidates[:count], _shortened(recipe, max(_LEAST_EPOCHS, epochs(count)))
 

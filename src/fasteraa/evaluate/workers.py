@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -32,6 +33,7 @@ class Workers:
         context = torch.multiprocessing.get_context("spawn")
         self._end = context.Value("d", until)
         given = (work, self.arenas, threads, self._end)
+        self._jobs = jobs
         self._pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=given)
         self._stack = ExitStack()
 
@@ -42,6 +44,13 @@ class Workers:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def ready(self) -> None:
+        """Wait until all of them have started, where what follows is to be timed."""
+        with _holding_interrupts():
+            begun = [self._pool.submit(time.sleep, 0.2) for _ in range(self._jobs)]
+        for future in begun:
+            future.result()
 
     def results(self, arena: Arena, cells: Sequence[Any]) -> Iterator[tuple[Any, Record]]:
         """Cells with their records, as they are finished; those for which time ran out are left out."""
