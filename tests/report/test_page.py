@@ -505,6 +505,19 @@ def test_it_loads_and_fits(browser, address, width, dark):
             file.write(browser.picture())
 
 
+def test_long_numbers_on_an_axis_are_not_cut_off(browser, copy, tmp_path):
+    """A fresh run's changes are thousandths: 0.0025 is wider than most labels, and an SVG cuts off what leaves it."""
+    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    told = [{**line, "change": 0.0011 * number, "from_start": 0.0011 * number} for number, line in enumerate(lines, 1)]
+    (copy / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
+    write_report(copy, tmp_path / "report.html", Options())
+    browser.open((tmp_path / "report.html").as_uri(), 390)
+    words = "[...document.querySelectorAll('.chart text')]"
+    assert "0.0005" in browser.ask(f"{words}.map((text) => text.textContent)")
+    assert browser.ask(f"Math.min(...{words}.map((text) => text.getBBox().x))") >= 0
+    assert browser.ask(f"Math.max(...{words}.map((text) => text.getBBox().x + text.getBBox().width))") <= 360
+
+
 def test_the_heat_map_can_be_switched(browser, address, run):
     browser.open(address)
     after = browser.ask(CELLS)
