@@ -5,6 +5,7 @@ import pickle
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import count, pairwise
 
 import numpy as np
@@ -611,6 +612,36 @@ def test_native_tree_is_refused_on_a_warning(monkeypatch):
     monkeypatch.setitem(exporter._NATIVE, "flip", exporter._plain("HorizontalFlip", nothing__or__nobody=1))
     with pytest.raises(ExportError, match="cannot take the operation 'flip'"):
         EVEN.to_albumentations(native=True)
+
+
+def sharpened(v):
+    """The native tree for a single factor of sharpness below 1."""
+    choice = Choice("sharpness", 1.0, 1.0, sign="+")
+    return Policy((SubPolicy(((choice,),)),), spans={"sharpness": Span(1, v, "factor")}).to_albumentations(native=True)
+
+
+def test_the_ends_of_a_native_blur():
+    pytest.importorskip("albumentations")
+    image = picture("noise", 12, 12)
+    mean = sharpened(-0.4444)(image=image)["image"][5, 5].astype(float)
+    assert np.abs(mean - image[4:7, 4:7].mean((0, 1))).max() < 3  # the widest kernel of three pixels
+    assert (sharpened(1 - 2**-53)(image=image)["image"] == image).all()  # too little to be a blur
+    for v in (-0.45, -1, -3):
+        with pytest.raises(ExportError, match=f"'sharpness' by {v:g} does .*: export without --native"):
+            sharpened(v)
+
+
+def test_native_holes():
+    """All of the image is a hole at 1; a grey fill suits one channel, too."""
+    pytest.importorskip("albumentations")
+    policy = replace(single(OPS["cutout"], 1.0, spans={"cutout": Span(0, 1, "width")}), hole_fill=(7, 7, 7))
+    for image in (picture("noise", 40, 40), picture("greyscale", 40, 40), picture("greyscale", 40, 40)[..., None]):
+        out = policy.to_albumentations(native=True)(image=image)["image"]
+        assert out.shape == image.shape
+        assert (out == 7).mean() > 0.9
+    few = Policy((SubPolicy(((Choice("cutout", 1.0, (0.0, 0.5)),),)),), spans={"cutout": Span(0, 8, "px")})
+    with pytest.raises(ExportError, match=r"no hole in pixels .* for the operation 'cutout': export without --native"):
+        few.to_albumentations(native=True)  # it would take four pixels for all of the side
 
 
 def test_values_a_native_transform_cannot_take():

@@ -363,8 +363,7 @@ def _sharpness(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
                 ),
             )
         else:
-            centre = math.sqrt(1 - (1 - v) * 8 / 13)  # of each of the two passes
-            sigma = math.sqrt(-0.5 / math.log((1 - centre) / (2 * centre)))
+            sigma = _sigma(v)
             yield (
                 1 / len(values),
                 _make(
@@ -372,13 +371,35 @@ def _sharpness(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
                     "GaussianBlur",
                     blur_limit__or__blur_range=(3, 3),
                     sigma_limit__or__sigma_range=(sigma, sigma),
-                ),
+                )
+                if sigma > 0
+                else _make(choice.op, "NoOp"),
             )
 
 
+def _sigma(v: float) -> float:
+    """Of the Gaussian over three pixels whose square has Pillow's centre; the widest is the mean of the nine."""
+    inner = 1 - (1 - v) * 8 / 13
+    if inner <= 1 / 9:
+        raise ExportError(
+            f"albumentations cannot blur as far as the operation 'sharpness' by {v:g} does (down to -0.44): "
+            "export without --native"
+        )
+    centre = math.sqrt(inner)  # of each of the two passes
+    return math.sqrt(-0.5 / math.log((1 - centre) / (2 * centre))) if centre < 1 else 0.0
+
+
 def _cutout(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
+    """Theirs takes shares of the sides below 1. One level suits any number of channels, three are for RGB alone."""
+    span = policy.span(choice.op)
+    if span is not None and span.unit == "px":
+        raise ExportError(
+            f"albumentations {A.__version__} takes no hole in pixels (a span from {span.at_zero:g} to {span.at_one:g} "
+            "px) for the operation 'cutout': export without --native"
+        )
     low, high = _ends(policy, choice, sign)
-    ends = (low, min(high, 0.999))
+    ends = (min(low, 0.999), min(high, 0.999))
+    grey = policy.hole_fill[0] if len(set(policy.hole_fill)) == 1 else None
     yield (
         1.0,
         _make(
@@ -387,7 +408,7 @@ def _cutout(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
             num_holes_range=(1, 1),
             hole_height_range=ends,
             hole_width_range=ends,
-            fill=policy.hole_fill,
+            fill=policy.hole_fill if grey is None else grey,
         ),
     )
 
