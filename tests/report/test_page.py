@@ -188,7 +188,7 @@ def test_a_search_by_masks_is_told_as_one(scenes):
     assert "16 images with masks of 2 classes at 16 x 16 pixels" in text
     assert "There is no calibration for masks" in text
     assert text.count("trains classifiers") == 3
-    for words in ("--no-calibrate", "--per-op", "timm", "Whole batches", "Pillow alone"):
+    for words in ("--no-calibrate", "--per-op", "to_timm", "Whole batches", "Pillow alone"):
         assert words not in text, words
 
 
