@@ -32,6 +32,7 @@ from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
 from fasteraa.policy.draw import POSITIVE, Deed, plan_of
 from fasteraa.policy.transform import PolicyTransform as _Ours
 
+_GRAIN = 1024  # of a pixel: beyond the precision of a float32 share of sides up to 8192
 ALBUMENTATIONS_X = "angle_range" in inspect.signature(A.Rotate.__init__).parameters
 
 
@@ -117,7 +118,8 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
             return bboxes
         width, height = params["width"], params["height"]
         side = torch.tensor([width, height, width, height], dtype=torch.float64)
-        corners = torch.as_tensor(bboxes[:, :4]).double() * side
+        # they hold shares in float32: without what that adds, a box that only touches the border has no area left
+        corners = (torch.as_tensor(bboxes[:, :4]).double() * side * _GRAIN).round() / _GRAIN
         # theirs is the last cut: what it takes away is what min_visibility counts
         moved = apply_boxes(self._found, corners, deeds, width, height, last=False) / side
         return np.concatenate([moved.numpy(), bboxes[:, 4:]], 1).astype(bboxes.dtype)
