@@ -471,6 +471,24 @@ def test_timm_pipelines():
         MIXED.to_timm(type(plain)([]))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves files open
+def test_timm_loaders(tmp_path):
+    """create_loader replaces the transform of its data set; put in afterwards, the policy is what images go through."""
+    data = pytest.importorskip("timm.data")
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    for number in range(4):
+        Image.new("RGB", (9, 9), (200, 0, 0)).save(tmp_path / "train" / "a" / f"{number}.png")
+    loader = data.create_loader(
+        data.create_dataset("folder", root=str(tmp_path), split="train"),
+        input_size=(3, 8, 8), batch_size=4, is_training=True, color_jitter=None, num_workers=0, use_prefetcher=False,
+        device=torch.device("cpu"), mean=(0.0,) * 3, std=(1.0,) * 3, persistent_workers=False,
+    )  # fmt: skip
+    loader.dataset.transform = single(OPS["invert"]).to_timm(loader.dataset.transform)
+    ((images, _),) = loader
+    levels = (images * 255).round()
+    assert levels.amin((0, 2, 3)).tolist() == levels.amax((0, 2, 3)).tolist() == [55, 255, 255]
+
+
 def test_kornia_containers_move_masks_boxes_and_points():
     K = pytest.importorskip("kornia.augmentation")
     images = torch.zeros(40, 3, 24, 20)
@@ -540,6 +558,40 @@ def test_keras_backends(monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
+class Levels(torch.utils.data.Dataset):
+    """What a policy makes of the level 100."""
+
+    def __init__(self, transform):
+        self.transform = transform
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return int(self.transform(image=np.full((2, 2, 3), 100, np.uint8))["image"][0, 0, 0])
+
+
+def test_albumentations_in_the_workers_of_a_loader():
+    """2.0.8 draws alike in all workers, and in every epoch; a seeded loader repeats itself."""
+    A = pytest.importorskip("albumentations")
+    policy = Policy((SubPolicy(((Choice("brightness", 1.0, (0.0, 1.0)),),)),))
+
+    def epochs():
+        transform = A.Compose([policy.to_albumentations()], seed=5)
+        loader = torch.utils.data.DataLoader(
+            Levels(transform),
+            batch_size=20,
+            num_workers=2,
+            multiprocessing_context="fork",
+            generator=torch.Generator().manual_seed(3),
+        )
+        return [tuple(batch.tolist()) for _ in range(2) for batch in loader]
+
+    seen = epochs()
+    assert len(set(seen)) == 4
+    assert epochs() == seen
+
+
 @pytest.mark.parametrize("native", [False, True])
 def test_albumentations_files(tmp_path, suffix, native):
     A = pytest.importorskip("albumentations")

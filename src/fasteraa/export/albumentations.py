@@ -23,6 +23,7 @@ import cv2
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils.data import get_worker_info
 
 from fasteraa.errors import ExportError, ImageError
 from fasteraa.export.fidelity import live
@@ -66,6 +67,8 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
     _targets = (A.core.type_definitions.Targets.IMAGE, A.core.type_definitions.Targets.MASK,
                 A.core.type_definitions.Targets.BBOXES, A.core.type_definitions.Targets.KEYPOINTS)  # fmt: skip
 
+    random_generator: np.random.Generator  # theirs
+
     class InitSchema(A.core.transforms_interface.BaseTransformInitSchema):  # type: ignore[misc]
         policy: str
         pool: Any
@@ -79,6 +82,7 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
         self._found = Policy.from_json(policy)
         self._plan = plan_of(self._found)
         self._ours = _Ours(self._found)
+        self._worker_seed: int | None = None
 
     if ALBUMENTATIONS_X:
 
@@ -89,7 +93,16 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
     else:
 
         def get_params_dependent_on_data(self, params: dict[str, Any], data: Any) -> dict[str, Any]:
-            return self._draw(self.random_generator, params["shape"][:2])
+            return self._draw(self._chance(), params["shape"][:2])
+
+        def _chance(self) -> np.random.Generator:
+            """A loader's workers all go on from one state, in every epoch anew: each gets a generator of its own."""
+            worker = get_worker_info()
+            if worker is not None and worker.seed != self._worker_seed:
+                self._worker_seed = worker.seed
+                own = int(self.random_generator.integers(2**63))
+                self.random_generator = np.random.default_rng([own, worker.seed])
+            return self.random_generator
 
     def _draw(self, generator: np.random.Generator, size: Sequence[int]) -> dict[str, Any]:
         """What the `apply` methods are given."""
