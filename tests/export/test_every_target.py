@@ -557,7 +557,6 @@ def test_keras_backends(monkeypatch):
 # --- albumentations -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", ["json", "yaml"])
 class Levels(torch.utils.data.Dataset):
     """What a policy makes of the level 100."""
 
@@ -592,6 +591,7 @@ def test_albumentations_in_the_workers_of_a_loader():
     assert epochs() == seen
 
 
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
 @pytest.mark.parametrize("native", [False, True])
 def test_albumentations_files(tmp_path, suffix, native):
     A = pytest.importorskip("albumentations")
