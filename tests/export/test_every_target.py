@@ -5,6 +5,7 @@ import pickle
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import count, pairwise
 
 import numpy as np
@@ -470,6 +471,24 @@ def test_timm_pipelines():
         MIXED.to_timm(type(plain)([]))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves files open
+def test_timm_loaders(tmp_path):
+    """create_loader replaces the transform of its data set; put in afterwards, the policy is what images go through."""
+    data = pytest.importorskip("timm.data")
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    for number in range(4):
+        Image.new("RGB", (9, 9), (200, 0, 0)).save(tmp_path / "train" / "a" / f"{number}.png")
+    loader = data.create_loader(
+        data.create_dataset("folder", root=str(tmp_path), split="train"),
+        input_size=(3, 8, 8), batch_size=4, is_training=True, color_jitter=None, num_workers=0, use_prefetcher=False,
+        device=torch.device("cpu"), mean=(0.0,) * 3, std=(1.0,) * 3, persistent_workers=False,
+    )  # fmt: skip
+    loader.dataset.transform = single(OPS["invert"]).to_timm(loader.dataset.transform)
+    ((images, _),) = loader
+    levels = (images * 255).round()
+    assert levels.amin((0, 2, 3)).tolist() == levels.amax((0, 2, 3)).tolist() == [55, 255, 255]
+
+
 def test_kornia_containers_move_masks_boxes_and_points():
     K = pytest.importorskip("kornia.augmentation")
     images = torch.zeros(40, 3, 24, 20)
@@ -536,6 +555,40 @@ def test_keras_backends(monkeypatch):
 
 
 # --- albumentations -----------------------------------------------------------------------------------------------
+
+
+class Levels(torch.utils.data.Dataset):
+    """What a policy makes of the level 100."""
+
+    def __init__(self, transform):
+        self.transform = transform
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return int(self.transform(image=np.full((2, 2, 3), 100, np.uint8))["image"][0, 0, 0])
+
+
+def test_albumentations_in_the_workers_of_a_loader():
+    """2.0.8 draws alike in all workers, and in every epoch; a seeded loader repeats itself."""
+    A = pytest.importorskip("albumentations")
+    policy = Policy((SubPolicy(((Choice("brightness", 1.0, (0.0, 1.0)),),)),))
+
+    def epochs():
+        transform = A.Compose([policy.to_albumentations()], seed=5)
+        loader = torch.utils.data.DataLoader(
+            Levels(transform),
+            batch_size=20,
+            num_workers=2,
+            multiprocessing_context="fork",
+            generator=torch.Generator().manual_seed(3),
+        )
+        return [tuple(batch.tolist()) for _ in range(2) for batch in loader]
+
+    seen = epochs()
+    assert len(set(seen)) == 4
+    assert epochs() == seen
 
 
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
@@ -611,6 +664,36 @@ def test_native_tree_is_refused_on_a_warning(monkeypatch):
     monkeypatch.setitem(exporter._NATIVE, "flip", exporter._plain("HorizontalFlip", nothing__or__nobody=1))
     with pytest.raises(ExportError, match="cannot take the operation 'flip'"):
         EVEN.to_albumentations(native=True)
+
+
+def sharpened(v):
+    """The native tree for a single factor of sharpness below 1."""
+    choice = Choice("sharpness", 1.0, 1.0, sign="+")
+    return Policy((SubPolicy(((choice,),)),), spans={"sharpness": Span(1, v, "factor")}).to_albumentations(native=True)
+
+
+def test_the_ends_of_a_native_blur():
+    pytest.importorskip("albumentations")
+    image = picture("noise", 12, 12)
+    mean = sharpened(-0.4444)(image=image)["image"][5, 5].astype(float)
+    assert np.abs(mean - image[4:7, 4:7].mean((0, 1))).max() < 3  # the widest kernel of three pixels
+    assert (sharpened(1 - 2**-53)(image=image)["image"] == image).all()  # too little to be a blur
+    for v in (-0.45, -1, -3):
+        with pytest.raises(ExportError, match=f"'sharpness' by {v:g} does .*: export without --native"):
+            sharpened(v)
+
+
+def test_native_holes():
+    """All of the image is a hole at 1; a grey fill suits one channel, too."""
+    pytest.importorskip("albumentations")
+    policy = replace(single(OPS["cutout"], 1.0, spans={"cutout": Span(0, 1, "width")}), hole_fill=(7, 7, 7))
+    for image in (picture("noise", 40, 40), picture("greyscale", 40, 40), picture("greyscale", 40, 40)[..., None]):
+        out = policy.to_albumentations(native=True)(image=image)["image"]
+        assert out.shape == image.shape
+        assert (out == 7).mean() > 0.9
+    few = Policy((SubPolicy(((Choice("cutout", 1.0, (0.0, 0.5)),),)),), spans={"cutout": Span(0, 8, "px")})
+    with pytest.raises(ExportError, match=r"no hole in pixels .* for the operation 'cutout': export without --native"):
+        few.to_albumentations(native=True)  # it would take four pixels for all of the side
 
 
 def test_values_a_native_transform_cannot_take():

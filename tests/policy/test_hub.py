@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -190,6 +191,13 @@ def test_the_code_on_the_card_runs(policy, tmp_path, monkeypatch):
     exec(code, names)
     assert names["policy"] == policy
     assert names["transform"](Image.new("RGB", (8, 8))).size == (8, 8)
+
+
+def test_the_card_of_a_search_by_masks(policy):
+    data = {"name": "scenes", "task": "segmentation", "images": 24, "classes": 11, "size": [32, 32]}
+    text = card(replace(policy, provenance={**policy.provenance, "data": data}), "joe/scenes")
+    assert "on scenes (24 images with masks of 11 classes, 32x32)" in text
+    assert "mask_fill=255)  # a torchvision v2 transform for Pillow and uint8 images and tv_tensors.Mask" in text
 
 
 def test_a_card_of_little(tmp_path):

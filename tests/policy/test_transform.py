@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from fasteraa.errors import ImageError
-from fasteraa.images import to_pillow, to_tensor
+from fasteraa.images import to_array, to_pillow, to_tensor
 from fasteraa.ops import OPS, Context, hard
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.apply import apply_draw, apply_pillow
@@ -267,6 +267,36 @@ def test_partners_come_from_the_batch_or_the_pool():
     assert transform(torch.zeros(3, 7, 9, dtype=torch.uint8)).shape == (3, 7, 9)  # another size, the same pool
     grey = transform(to_pillow(dark[0]).convert("L"))
     assert grey.getpixel((0, 0)) == 80
+
+
+def test_a_pool_of_arrays():
+    """(H, W, C) as everywhere, one channel with or without its axis; one array of all of them, too."""
+    policy = single("sample_pairing", 1.0)
+    dark, light = torch.zeros(3, 5, 6, dtype=torch.uint8), torch.arange(90, dtype=torch.uint8).reshape(3, 5, 6)
+    rows = to_array(light)
+    expected = policy.transform(pool=[to_pillow(light)])(dark)
+    for pool in ([rows], rows[None], [light.numpy()], [(rows, 7)]):
+        transform = policy.transform(pool=pool)
+        assert transform(dark).equal(expected)
+        assert to_tensor(transform(to_pillow(dark))).equal(expected)
+    grey = policy.transform(pool=[to_pillow(light[:1])])(dark[:1])
+    for pool in ([rows[..., 0]], [rows[..., :1]]):
+        assert policy.transform(pool=pool)(dark[:1]).equal(grey)
+
+
+@pytest.mark.parametrize(
+    ("member", "got"),
+    [
+        ({"image": 1}, "a dict"),
+        (torch.zeros(3, 5, 6), r"torch.float32 \(3, 5, 6\)"),
+        (torch.zeros(5, 6, dtype=torch.uint8).numpy()[None, None], r"torch.uint8 \(1, 1, 5, 6\)"),
+        (torch.zeros(4, 5, 6, dtype=torch.uint8), r"torch.uint8 \(4, 5, 6\)"),
+    ],
+)
+def test_a_pool_of_something_else(member, got):
+    transform = single("sample_pairing", 1.0).transform(pool=[member])
+    with pytest.raises(ImageError, match=f"the pool must give Pillow images, .*, got {got}"):
+        transform(to_pillow(torch.zeros(3, 5, 6, dtype=torch.uint8)))
 
 
 def test_a_single_image_needs_a_pool():

@@ -18,6 +18,7 @@ from fasteraa.report.comparison import (
     interval,
     publish,
     sentence,
+    ticks,
     to_markdown,
     to_svg,
 )
@@ -122,3 +123,8 @@ def test_what_hurts_in_markdown():
     assert "| brightness | +3.2 (±1.0) | +9.0 (±1.5) |" in lines
     assert "| flip |  | -0.1 (±0.2) |" in lines
     assert any(line.startswith("| +4.0 (±0.5) | 3. ") for line in lines)
+
+
+def test_ticks_of_very_small_numbers():
+    assert ticks(0.0, 3e-7) == [0.0, 5e-8, 1e-7, 1.5e-7, 2e-7, 2.5e-7, 3e-7]
+    assert ticks(0.0, 0.0025) == [0.0, 0.0005, 0.001, 0.0015, 0.002, 0.0025]

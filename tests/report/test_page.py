@@ -172,6 +172,52 @@ def test_the_command_has_the_source_as_it_was_given(copy):
         assert words in page_of(copy).text()
 
 
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """A finished search by masks."""
+    folder = tmp_path_factory.mktemp("runs") / "scenes"
+    images, masks = torch.arange(16 * 768).reshape(16, 3, 16, 16) % 256, torch.arange(16 * 256).reshape(-1, 16, 16) % 2
+    settings = SearchConfig(epochs=1, batch_size=8, size=16, sub_policies=2, backbone="small")
+    search((images.byte().numpy(), masks.byte().numpy()), settings, out=folder)
+    return folder
+
+
+def test_a_search_by_masks_is_told_as_one(scenes):
+    """compare and the calibration train classifiers, so nobody is sent there; image and mask share a draw."""
+    text = page_of(scenes).text()
+    assert "16 images with masks of 2 classes at 16 x 16 pixels" in text
+    assert "There is no calibration for masks" in text
+    assert text.count("trains classifiers") == 3
+    for words in ("--no-calibrate", "--per-op", "to_timm", "Whole batches", "Pillow alone"):
+        assert words not in text, words
+
+
+@pytest.mark.parametrize("place", range(2))
+def test_the_code_for_masks_runs(scenes, place):
+    title, code = view(read_story(scenes), Options())["code"][place]
+    pytest.importorskip(title)
+    pictures, mask = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.ones(8, 8, dtype=torch.uint8)
+    array = pictures[0].permute(1, 2, 0).numpy()
+    names = {"train_images": pictures, "image": pictures[0], "mask": mask, "array": array, "numbers": mask.numpy()}
+    exec(code, names)
+    moved = names["both"]["mask"] if "both" in names else names["mask"].numpy()
+    assert moved.shape == (8, 8)
+    transform = names["transform"]
+    assert (transform.transforms[0] if "both" in names else transform).mask_fill == 255
+    assert set(moved.flatten().tolist()) <= {1, 255}
+
+
+def test_timm_alone_does_the_policys_work(run):
+    """create_transform jitters colours if it is not told otherwise."""
+    timm = pytest.importorskip("timm")
+    code = dict(view(read_story(run), Options())["code"])["timm"]
+    names = {"train_images": torch.zeros(4, 3, 8, 8, dtype=torch.uint8)}
+    exec(code, names)
+    plain = timm.data.create_transform(224, is_training=True, auto_augment=None, color_jitter=None)
+    kinds = [type(step).__name__ for step in names["transform"].transforms]
+    assert [kind for kind in kinds if kind != "PolicyAugment"] == [type(step).__name__ for step in plain.transforms]
+
+
 @pytest.mark.parametrize("place", range(4))
 def test_the_code_runs(run, place):
     story = read_story(run)
@@ -503,6 +549,19 @@ def test_it_loads_and_fits(browser, address, width, dark):
     if shown:
         with open(f"{shown}/{width}-{'dark' if dark else 'light'}.png", "wb") as file:
             file.write(browser.picture())
+
+
+def test_long_numbers_on_an_axis_are_not_cut_off(browser, copy, tmp_path):
+    """A fresh run's changes are thousandths: 0.0025 is wider than most labels, and an SVG cuts off what leaves it."""
+    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    told = [{**line, "change": 0.0011 * number, "from_start": 0.0011 * number} for number, line in enumerate(lines, 1)]
+    (copy / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
+    write_report(copy, tmp_path / "report.html", Options())
+    browser.open((tmp_path / "report.html").as_uri(), 390)
+    words = "[...document.querySelectorAll('.chart text')]"
+    assert "0.0005" in browser.ask(f"{words}.map((text) => text.textContent)")
+    assert browser.ask(f"Math.min(...{words}.map((text) => text.getBBox().x))") >= 0
+    assert browser.ask(f"Math.max(...{words}.map((text) => text.getBBox().x + text.getBBox().width))") <= 360
 
 
 def test_the_heat_map_can_be_switched(browser, address, run):

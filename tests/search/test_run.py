@@ -55,7 +55,9 @@ def test_the_result_and_the_folder(tiny, quick, tmp_path):
     assert result.finished
     assert len(result.epochs) == 3
     assert Policy.load(tmp_path / "run" / "policy.json") == result.policy
-    assert Policy.load(tmp_path / "run" / "start.json") == result.start
+    start = Policy.load(tmp_path / "run" / "start.json")
+    assert (start.hash, start.sub_policies) == (result.start.hash, result.start.sub_policies)
+    assert start.provenance["data"]["images"] == 64  # for whoever looks while it runs
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     assert all(row["change"] > 0 for row in rows)

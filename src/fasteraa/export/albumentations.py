@@ -23,6 +23,7 @@ import cv2
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils.data import get_worker_info
 
 from fasteraa.errors import ExportError, ImageError
 from fasteraa.export.fidelity import live
@@ -32,6 +33,7 @@ from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
 from fasteraa.policy.draw import POSITIVE, Deed, plan_of
 from fasteraa.policy.transform import PolicyTransform as _Ours
 
+_GRAIN = 1024  # of a pixel: beyond the precision of a float32 share of sides up to 8192
 ALBUMENTATIONS_X = "angle_range" in inspect.signature(A.Rotate.__init__).parameters
 
 
@@ -65,6 +67,8 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
     _targets = (A.core.type_definitions.Targets.IMAGE, A.core.type_definitions.Targets.MASK,
                 A.core.type_definitions.Targets.BBOXES, A.core.type_definitions.Targets.KEYPOINTS)  # fmt: skip
 
+    random_generator: np.random.Generator  # theirs
+
     class InitSchema(A.core.transforms_interface.BaseTransformInitSchema):  # type: ignore[misc]
         policy: str
         pool: Any
@@ -78,6 +82,7 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
         self._found = Policy.from_json(policy)
         self._plan = plan_of(self._found)
         self._ours = _Ours(self._found)
+        self._worker_seed: int | None = None
 
     if ALBUMENTATIONS_X:
 
@@ -88,7 +93,16 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
     else:
 
         def get_params_dependent_on_data(self, params: dict[str, Any], data: Any) -> dict[str, Any]:
-            return self._draw(self.random_generator, params["shape"][:2])
+            return self._draw(self._chance(), params["shape"][:2])
+
+        def _chance(self) -> np.random.Generator:
+            """A loader's workers all go on from one state, in every epoch anew: each gets a generator of its own."""
+            worker = get_worker_info()
+            if worker is not None and worker.seed != self._worker_seed:
+                self._worker_seed = worker.seed
+                own = int(self.random_generator.integers(2**63))
+                self.random_generator = np.random.default_rng([own, worker.seed])
+            return self.random_generator
 
     def _draw(self, generator: np.random.Generator, size: Sequence[int]) -> dict[str, Any]:
         """What the `apply` methods are given."""
@@ -117,7 +131,8 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
             return bboxes
         width, height = params["width"], params["height"]
         side = torch.tensor([width, height, width, height], dtype=torch.float64)
-        corners = torch.as_tensor(bboxes[:, :4]).double() * side
+        # they hold shares in float32: without what that adds, a box that only touches the border has no area left
+        corners = (torch.as_tensor(bboxes[:, :4]).double() * side * _GRAIN).round() / _GRAIN
         # theirs is the last cut: what it takes away is what min_visibility counts
         moved = apply_boxes(self._found, corners, deeds, width, height, last=False) / side
         return np.concatenate([moved.numpy(), bboxes[:, 4:]], 1).astype(bboxes.dtype)
@@ -363,8 +378,7 @@ def _sharpness(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
                 ),
             )
         else:
-            centre = math.sqrt(1 - (1 - v) * 8 / 13)  # of each of the two passes
-            sigma = math.sqrt(-0.5 / math.log((1 - centre) / (2 * centre)))
+            sigma = _sigma(v)
             yield (
                 1 / len(values),
                 _make(
@@ -372,13 +386,35 @@ def _sharpness(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
                     "GaussianBlur",
                     blur_limit__or__blur_range=(3, 3),
                     sigma_limit__or__sigma_range=(sigma, sigma),
-                ),
+                )
+                if sigma > 0
+                else _make(choice.op, "NoOp"),
             )
 
 
+def _sigma(v: float) -> float:
+    """Of the Gaussian over three pixels whose square has Pillow's centre; the widest is the mean of the nine."""
+    inner = 1 - (1 - v) * 8 / 13
+    if inner <= 1 / 9:
+        raise ExportError(
+            f"albumentations cannot blur as far as the operation 'sharpness' by {v:g} does (down to -0.44): "
+            "export without --native"
+        )
+    centre = math.sqrt(inner)  # of each of the two passes
+    return math.sqrt(-0.5 / math.log((1 - centre) / (2 * centre))) if centre < 1 else 0.0
+
+
 def _cutout(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
+    """Theirs takes shares of the sides below 1. One level suits any number of channels, three are for RGB alone."""
+    span = policy.span(choice.op)
+    if span is not None and span.unit == "px":
+        raise ExportError(
+            f"albumentations {A.__version__} takes no hole in pixels (a span from {span.at_zero:g} to {span.at_one:g} "
+            "px) for the operation 'cutout': export without --native"
+        )
     low, high = _ends(policy, choice, sign)
-    ends = (low, min(high, 0.999))
+    ends = (min(low, 0.999), min(high, 0.999))
+    grey = policy.hole_fill[0] if len(set(policy.hole_fill)) == 1 else None
     yield (
         1.0,
         _make(
@@ -387,7 +423,7 @@ def _cutout(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
             num_holes_range=(1, 1),
             hole_height_range=ends,
             hole_width_range=ends,
-            fill=policy.hole_fill,
+            fill=policy.hole_fill if grey is None else grey,
         ),
     )
 

@@ -80,7 +80,7 @@ COVERAGE: dict[str, Coverage] = {
             "auto_contrast": approximate(3, "rounds, and overlooks level 255"),
             "equalize": approximate(14, "OpenCV's formula"),
             "sharpness": approximate(0.05, "another blur, other borders"),
-            "cutout": approximate(0, "never over the border; square on square images"),
+            "cutout": approximate(0, "never over the border; square on square images; grey ones need a grey hole_fill"),
         },
         unsupported("export without --native"),
     ),

@@ -59,17 +59,20 @@ def _data(data: Mapping[str, Any]) -> str:
     words = _line(data.get("name", "images"))
     size = data.get("size")
     if data.get("images") and data.get("classes"):
-        words += f" ({data['images']} images of {data['classes']} classes"
+        marked = "with masks of" if data.get("task") == "segmentation" else "of"
+        words += f" ({data['images']} images {marked} {data['classes']} classes"
         words += f", {size[0]}x{size[1]})" if isinstance(size, list | tuple) and len(size) == 2 else ")"
     return words
 
 
 def _use(policy: Policy, repo_id: str) -> str:
-    pool = "pool=train_images" if "sample_pairing" in policy.ops else ""
+    masks = _mapping(policy.provenance.get("data")).get("task") == "segmentation"
+    options = ", ".join(["pool=train_images"] * ("sample_pairing" in policy.ops) + ["mask_fill=255"] * masks)
+    kinds = "Pillow and uint8 images" + (" and tv_tensors.Mask" if masks else "")
     return (
         "## Use it\n\n```python\nimport fasteraa  # pip install 'fasteraa[hub]'\n\n"
         f"policy = fasteraa.Policy.from_hub({json.dumps(repo_id)})\n"
-        f"transform = policy.transform({pool})  # a torchvision v2 transform for Pillow and uint8 images\n```\n\n"
+        f"transform = policy.transform({options})  # a torchvision v2 transform for {kinds}\n```\n\n"
         "`policy.json` is plain JSON; `fasteraa export` turns it into a transform of other libraries."
     )
 

@@ -39,8 +39,9 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     Takes Pillow images, uint8 tensors (C, H, W), batches (B, C, H, W) with a draw per image, numpy arrays (H, W, C),
     tv_tensors, and samples (dicts, tuples) that hold them; in a sample, a plain tensor is the image if it is the first
     and there is no Pillow image, array or tv_tensors Image or Video, and a label otherwise. All chance comes from
-    torch's generator, so a seeded DataLoader repeats itself. `pool` (uint8 images (P, C, H, W), or anything indexable
-    that gives images) holds the partners of sample_pairing; batches take them from the batch if there is no pool.
+    torch's generator, so a seeded DataLoader repeats itself. `pool` (uint8 tensor (P, C, H, W), or anything indexable
+    that gives Pillow images, arrays (H, W, C) or tensors (C, H, W)) holds the partners of sample_pairing; batches take
+    them from the batch if there is no pool.
     `mask_fill` is what masks get where geometry brings in what was outside: 0, or 255 where 0 is a class like others.
     """
 
@@ -151,7 +152,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     def _pool_image(self, index: int) -> Image.Image:
         item = self.pool[index]
         item = item[0] if isinstance(item, tuple | list) else item
-        return item if isinstance(item, Image.Image) else to_pillow(torch.as_tensor(item))
+        return item if isinstance(item, Image.Image) else to_pillow(_partner_tensor(item))
 
     def _pool_tensor(self, images: Tensor) -> Tensor | None:
         if not self._pairs or self.pool is None:
@@ -236,6 +237,20 @@ def _device_of(values: list[Any]) -> torch.device:
     """Where the batch lies, so that its draws need not be sent there."""
     device: torch.device = next(value.device for value in values if _batch_size(value) is not None)
     return device
+
+
+def _partner_tensor(item: Any) -> Tensor:
+    """A member of the pool as (C, H, W). Arrays are (H, W) or (H, W, C), as images are; (C, H, W) where it must be."""
+    if isinstance(item, np.ndarray):
+        planes = item[..., None] if item.ndim == 2 else item
+        item = from_array(planes) if planes.ndim == 3 and planes.shape[2] in (1, 3) else torch.as_tensor(item)
+    if not isinstance(item, Tensor) or item.dtype != torch.uint8 or item.ndim != 3 or item.shape[0] not in (1, 3):
+        got = f"{item.dtype} {tuple(item.shape)}" if isinstance(item, Tensor) else f"a {type(item).__name__}"
+        raise ImageError(
+            "the pool must give Pillow images, uint8 arrays (H, W, C) or uint8 tensors (C, H, W), or tuples that begin "
+            f"with one, got {got}"
+        )
+    return item
 
 
 def _repeat(draw: Draw, count: int) -> Draw:

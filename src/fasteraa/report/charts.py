@@ -9,6 +9,7 @@ from markupsafe import Markup
 from fasteraa.report.comparison import ticks
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 200, 44, 12, 10, 30
+_LETTER, _GAP = 7.7, 6  # the widest that a digit of the axis is drawn, and what stands between it and the grid
 Series = tuple[str, Sequence[tuple[float, float]]]  # a name, and (epoch, value)
 
 
@@ -21,14 +22,17 @@ def chart(label: str, series: Sequence[Series]) -> Markup:
     low, high = min(0.0, *(y for _, y in points)), max(0.0, *(y for _, y in points))
     high = high + 0.06 * (high - low) if high > low else low + 1.0
 
+    labels = {tick: f"{tick:g}" for tick in ticks(low, high)}
+    left = max(_LEFT, _GAP + _LETTER * max(map(len, labels.values()), default=0))
+
     def x(value: float) -> float:
         share = (value - first) / (last - first) if last > first else 0.5
-        return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
+        return round(left + share * (_WIDTH - left - _RIGHT), 1)
 
     def y(value: float) -> float:
         return round(_HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1)
 
-    marks = [_grid(y(tick), f"{tick:g}") for tick in ticks(low, high)]
+    marks = [_grid(left, y(tick), text) for tick, text in labels.items()]
     shown = sorted({int(tick) for tick in ticks(first, last)} if last - first > 1 else {int(first), int(last)})
     marks += [_below(x(tick), str(tick)) for tick in shown if first <= tick <= last]
     for number, (name, line) in enumerate(series):
@@ -38,9 +42,9 @@ def chart(label: str, series: Sequence[Series]) -> Markup:
     )
 
 
-def _grid(y: float, text: str) -> Markup:
-    line = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(_LEFT, _WIDTH - _RIGHT, y, y)
-    return line + Markup('<text class="left" x="{}" y="{}">{}</text>').format(_LEFT - 6, y + 4, text)
+def _grid(left: float, y: float, text: str) -> Markup:
+    line = Markup('<line class="grid" x1="{:g}" x2="{}" y1="{}" y2="{}"/>').format(left, _WIDTH - _RIGHT, y, y)
+    return line + Markup('<text class="left" x="{:g}" y="{}">{}</text>').format(left - _GAP, y + 4, text)
 
 
 def _below(x: float, text: str) -> Markup:

@@ -210,10 +210,11 @@ def _range(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    step = 10 ** math.floor(math.log10((high - low) / 4))
+    exponent = math.floor(math.log10((high - low) / 4))
+    step = 10**exponent
     step *= next(m for m in (1, 2, 5, 10) if (high - low) / (m * step) <= 7)
     first = math.ceil(low / step)
-    return [round(number * step, 6) for number in range(first, math.floor(high / step) + 1)]
+    return [round(number * step, max(6, -exponent)) for number in range(first, math.floor(high / step) + 1)]
 
 
 # --- what hurts ------------------------------------------------------------------------------------------------------

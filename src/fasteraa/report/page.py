@@ -105,6 +105,7 @@ def view(story: Story, options: Options) -> dict[str, Any]:
         "done": len(story.metrics),
         "planned": story.planned,
         "facts": list(_facts(story, facts)),
+        "masks": with_masks(facts),
         "policy": policy,
         "policy_words": _words(policy),
         "strength": strength_words(policy) if policy is not None else [],
@@ -121,13 +122,18 @@ def view(story: Story, options: Options) -> dict[str, Any]:
         "harm": [] if story.harm is None else list(blocks(story.harm)),
         "config": story.config_text,
         "command": _command(story, facts),
-        "code": _code(story),
+        "code": _code_for_masks(story) if with_masks(facts) else _code(story),
     }
 
 
 def provenance(story: Story) -> dict[str, Any]:
-    """Where the policy says it comes from; before there is one, what the config tells."""
-    return {} if story.policy is None else dict(story.policy.provenance)
+    """Where the policy says it comes from; before there is one, what its start tells."""
+    told = story.policy or story.start
+    return {} if told is None else dict(told.provenance)
+
+
+def with_masks(facts: dict[str, Any]) -> bool:
+    return bool(dig(facts, "data", "task") == "segmentation")
 
 
 def dig(value: Any, *keys: str) -> Any:
@@ -152,7 +158,8 @@ def _facts(story: Story, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
     data, size = dig(facts, "data"), dig(facts, "data", "size")
     if dig(data, "name") is not None:
         sides = f" at {size[0]} x {size[1]} pixels" if isinstance(size, list) and len(size) == 2 else ""
-        what = f"{dig(data, 'images')} images of {dig(data, 'classes')} classes{sides}"
+        marked = "with masks of" if with_masks(facts) else "of"
+        what = f"{dig(data, 'images')} images {marked} {dig(data, 'classes')} classes{sides}"
         yield "Searched on", f"{data['name']}: {what}"
         yield "Fingerprint of the data", str(dig(data, "fingerprint"))[:16]
     seconds = facts.get("seconds", story.metrics[-1].get("seconds") if story.metrics else None)
@@ -382,23 +389,47 @@ def _quoted(text: str) -> str:
 
 
 def _code(story: Story) -> list[tuple[str, str]]:
+    load, pool = _beginning(story)
     file = str(RunFolder(story.folder).policy)
-    pairs = story.policy is not None and "sample_pairing" in story.policy.ops
-    pool = "pool=train_images" if pairs else ""
-    load = f"import fasteraa\n\npolicy = fasteraa.load({file!r})\n"
     return [
-        ("torchvision, or any Dataset of Pillow images", f"{load}transform = policy.transform({pool})"),
+        ("torchvision, or any Dataset of Pillow images", f"{load}transform = policy.transform({', '.join(pool)})"),
         ("Whole batches, on any device", f"{load}batch = policy(batch)  # uint8 (B, 3, H, W)"),
         (
             "timm",
             f"import timm.data\n{load}"
-            f"transform = timm.data.create_transform(224, is_training=True, auto_augment=None)\n"
-            f"transform = policy.to_timm(transform{', ' + pool if pool else ''})",
+            "transform = timm.data.create_transform(224, is_training=True, auto_augment=None, color_jitter=None)\n"
+            f"transform = policy.to_timm({', '.join(['transform', *pool])})",
         ),
         (
             "albumentations",
             f"import albumentations as A\n{load}"
-            f"transform = A.Compose([policy.to_albumentations({pool}), A.Normalize()])",
+            f"transform = A.Compose([policy.to_albumentations({', '.join(pool)}), A.Normalize()])",
         ),
         ("A file that needs Pillow alone", f"fasteraa export {_quoted(file)} --to python --out augment.py"),
     ]
+
+
+def _code_for_masks(story: Story) -> list[tuple[str, str]]:
+    """Where image and mask share a draw; what comes from outside the image counts for no class."""
+    load, pool = _beginning(story)
+    options = ", ".join([*pool, "mask_fill=255"])
+    return [
+        (
+            "torchvision",
+            f"from torchvision import tv_tensors\n{load}transform = policy.transform({options})\n"
+            "image, mask = transform(image, tv_tensors.Mask(mask))  # mask: whole numbers (H, W)",
+        ),
+        (
+            "albumentations",
+            f"import albumentations as A\n{load}"
+            f"transform = A.Compose([policy.to_albumentations({options}), A.Normalize()])\n"
+            "both = transform(image=array, mask=numbers)  # uint8 (H, W, 3) and (H, W)",
+        ),
+    ]
+
+
+def _beginning(story: Story) -> tuple[str, list[str]]:
+    """The lines that load the policy, and what its transforms must be given."""
+    pairs = story.policy is not None and "sample_pairing" in story.policy.ops
+    file = str(RunFolder(story.folder).policy)
+    return f"import fasteraa\n\npolicy = fasteraa.load({file!r})\n", ["pool=train_images"] * pairs

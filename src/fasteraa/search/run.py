@@ -8,7 +8,7 @@ import math
 import platform
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def search(
             run.load()
         folder.begin(run.config)  # when resuming, the number of epochs may be another
         if not resume:
-            run.start.save(folder.start)
+            run.save_start()
             folder.keep_source(source, data_root)
     return run.go(max_minutes)
 
@@ -328,6 +328,14 @@ class Run:
         parameters = (self.policy.choice, self.policy.probability, self.policy.magnitude)
         return torch.stack([parameter.detach().cpu().clone() for parameter in parameters])
 
+    def save_start(self) -> None:
+        """With what is known by then, so that a page about a running search can tell."""
+        assert self.folder is not None
+        measured = ("seconds", "peak_memory_mib", "epochs")
+        now = {name: value for name, value in self.provenance(finished=False).items() if name not in measured}
+        known = {**self.start.provenance, **now}
+        replace(self.start, provenance=known).save(self.folder.start)
+
     def save(self) -> None:
         assert self.folder is not None
         self.folder.save_checkpoint(
@@ -355,7 +363,7 @@ class Run:
         assert self.folder is not None
         state = self.folder.load_checkpoint(self.device)
         if state is None:
-            self.start.save(self.folder.start)
+            self.save_start()
             return
         for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
             if state[what] != mine:
