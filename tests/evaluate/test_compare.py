@@ -140,6 +140,10 @@ def test_a_cell_under_another_label_is_the_same_cell(arena, quick, calls):
     run_cells(arena, cells(arena, quick, "uniform", 1), 1, str)
     run_cells(arena, cells(arena, quick, "other=uniform", 1), 1, str)
     assert len(calls) == 1
+    said = []
+    run_cells(arena, cells(arena, quick, "none,same=none", 1), 1, said.append)
+    assert len(calls) == 2
+    assert said[0].startswith("1/1 none, seed 0")
     contenders = parse_contenders("other=uniform", 1)
     assert tabulate(arena, contenders, quick, [0]).rows[0].label == "other"
 

@@ -183,6 +183,8 @@ def run_cells(
 
     False if the moment `until` (time.time()) came first: what was finished is kept, what was begun goes on next time.
     """
+    distinct = {cell.key(arena.data, arena.held_out): cell for cell in reversed(cells)}  # whatever their labels
+    cells = list(distinct.values())[::-1]
     wanted = [cell for cell in cells if read_cell(arena, cell) is None]
     if len(wanted) < len(cells):
         say(f"{len(cells) - len(wanted)} of {len(cells)} runs are there already")

@@ -257,8 +257,7 @@ class _Made:
         cells = {place: self._cells(line) for place, line in lines.items()}
         if not table_only:
             ordered = [each[seed] for seed in range(self.setting.seeds) for each in cells.values() if seed in each]
-            distinct = {cell.key(arena.data, arena.held_out): cell for cell in reversed(ordered)}
-            run_cells(arena, list(distinct.values())[::-1], jobs, self.setting.say, self.setting.until)
+            run_cells(arena, ordered, jobs, self.setting.say, self.setting.until)
         for place, line in lines.items():
             read = {seed: read_cell(arena, cell) for seed, cell in cells[place].items()}
             records = {seed: record for seed, record in read.items() if record is not None}
