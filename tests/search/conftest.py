@@ -3,6 +3,7 @@ import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.search import SearchConfig
+from fasteraa.search.progress import Silent
 
 
 def bars(count=512, side=16, seed=0, classes=1):
@@ -28,3 +29,19 @@ def tiny():
 def quick():
     """The settings of a search that takes a second."""
     return SearchConfig(epochs=3, batch_size=16, sub_policies=2, ops=("flip", "invert", "brightness", "solarize"))
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAfter(Silent):
+    """Ends the run, as a crash would, after so many steps."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def step(self):
+        self.left -= 1
+        if self.left == 0:
+            raise Stop

@@ -24,8 +24,9 @@ from fasteraa.search import SearchConfig
 from fasteraa.search import step as step_module
 from fasteraa.search.fast import make_step
 from fasteraa.search.objective import Judged, class_loss
-from fasteraa.search.progress import Silent
 from fasteraa.search.step import METRICS, MaskStep, Normalise
+
+from .conftest import Stop, StopAfter
 
 GEOMETRIC = [name for name, row in OPS.items() if row.geometric]
 PLAIN = SearchConfig(flip=False, crop=0.0)
@@ -209,20 +210,6 @@ def test_the_right_targets_reach_the_critic(monkeypatch):
 @pytest.fixture
 def quick():
     return SearchConfig(epochs=3, batch_size=16, sub_policies=2, ops=("flip", "rotate", "brightness", "translate_x"))
-
-
-class Stop(Exception):
-    pass
-
-
-class StopAfter(Silent):
-    def __init__(self, steps):
-        self.left = steps
-
-    def step(self):
-        self.left -= 1
-        if self.left == 0:
-            raise Stop
 
 
 def test_same_seed_same_hash_and_resumed_runs_too(quick, tmp_path):

@@ -21,6 +21,8 @@ from fasteraa.search.config import read_config
 from fasteraa.search.run import choose_backbone, find_device
 from fasteraa.search.step import Step
 
+from .conftest import Stop, StopAfter
+
 
 def search(data, config, **options):
     return fasteraa.search(data, config, device="cpu", **options)
@@ -70,20 +72,14 @@ def test_the_result_and_the_folder(tiny, quick, tmp_path):
     assert left == {"config.toml", "metrics.jsonl", "checkpoint.pt", "policy.json", "start.json"}
 
 
-class Stop(Exception):
-    pass
-
-
-class StopAfter(run_module.Silent):
-    """Ends the run, as a crash would, after so many steps."""
-
-    def __init__(self, steps):
-        self.left = steps
-
-    def step(self):
-        self.left -= 1
-        if self.left == 0:
-            raise Stop
+def test_a_checkpoint_from_before_there_were_goals(tiny, quick, tmp_path):
+    search(tiny, replace(quick, epochs=2), out=tmp_path / "run")
+    file = tmp_path / "run" / "checkpoint.pt"
+    state = torch.load(file, weights_only=True)
+    del state["goal"]
+    torch.save(state, file)
+    resumed = search(tiny, quick, out=tmp_path / "run", resume=True)
+    assert resumed.policy.hash == search(tiny, quick).policy.hash
 
 
 @pytest.mark.parametrize("steps", [1, 4, 6, 11])

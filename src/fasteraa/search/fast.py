@@ -204,6 +204,12 @@ def load_optimiser(optimiser: Optimizer, saved: dict[str, Any]) -> None:
                 state[name] = torch.empty_like(parameter).copy_(value)
 
 
+def goal_state(goal: Goal) -> dict[str, Any]:
+    """Tensors and plain values, for a checkpoint."""
+    optimiser = goal.optimiser
+    return {"state": goal.state_dict(), "optimiser": None if optimiser is None else optimiser.state_dict()}
+
+
 def load_goal(goal: Goal, saved: dict[str, Any]) -> None:
     goal.load_state_dict(saved["state"])
     if goal.optimiser is not None:

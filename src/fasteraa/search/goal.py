@@ -7,7 +7,6 @@ device, so that a step with any of them can be recorded in a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -133,9 +132,3 @@ class Hard(Goal):
 def make_learner_optimiser(learner: nn.Module) -> SGD:
     # a learning rate that needs no schedule
     return SGD(learner.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4, nesterov=True)
-
-
-def goal_state(goal: Goal) -> dict[str, Any]:
-    """Tensors and plain values, for a checkpoint."""
-    optimiser = goal.optimiser
-    return {"state": goal.state_dict(), "optimiser": None if optimiser is None else optimiser.state_dict()}

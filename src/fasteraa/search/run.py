@@ -22,9 +22,9 @@ from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistic
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig, settled, to_settings
-from fasteraa.search.fast import AnyStep, load_goal, load_optimiser, make_bilevel, make_step
+from fasteraa.search.fast import AnyStep, goal_state, load_goal, load_optimiser, make_bilevel, make_step
 from fasteraa.search.folder import RunFolder
-from fasteraa.search.goal import Diverse, Goal, Hard, goal_state
+from fasteraa.search.goal import Diverse, Goal, Hard
 from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, signals
 from fasteraa.search.progress import Epoch, Progress, Silent
 from fasteraa.search.step import METRICS, Normalise
@@ -378,7 +378,8 @@ class Run:
             )
         self.step.critic.load_state_dict(state["critic"])
         self.policy.load_state_dict(state["policy"])
-        load_goal(self.step.goal, state["goal"])
+        if "goal" in state:  # checkpoints of 0.1.0 before there were goals have none, and theirs remembers nothing
+            load_goal(self.step.goal, state["goal"])
         load_optimiser(self.step.critic_optimiser, state["critic_optimiser"])
         load_optimiser(self.step.policy_optimiser, state["policy_optimiser"])
         self.generator.set_state(state["generator"].cpu())

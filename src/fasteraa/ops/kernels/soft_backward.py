@@ -237,7 +237,7 @@ def _tent(distance):
 
 
 @triton.jit
-def _from_row(planes, y, x, across, shift, ok, height, width):
+def _from_row(planes, y, across, shift, ok, height, width):
     """What the pixels of row y that looked `shift` to the right have for this one: two can have seen it."""
     start, _ = _split(across - shift, width)
     nothing = tl.zeros_like(across)
@@ -247,7 +247,7 @@ def _from_row(planes, y, x, across, shift, ok, height, width):
 
 
 @triton.jit
-def _from_column(planes, y, x, down, shift, ok, height, width):
+def _from_column(planes, x, down, shift, ok, height, width):
     start, _ = _split(down - shift, height)
     nothing = tl.zeros_like(down)
     found = _tent(start.to(tl.float32) + shift - down) * _at(planes, start, x, ok, nothing, height, width)
@@ -308,16 +308,16 @@ def _spread(
         found += total / 13.0 + alone * tl.where(inner, 4.0 / 13.0, 1.0)
     if SHEAR_X >= 0:
         shift = tl.load(value + SHEAR_X) * (down + 0.5)
-        found += tl.load(weight + SHEAR_X) * _from_row(planes, y, x, across, shift, ok, height, width)
+        found += tl.load(weight + SHEAR_X) * _from_row(planes, y, across, shift, ok, height, width)
     if TRANSLATE_X >= 0:
         shift = tl.load(value + TRANSLATE_X)
-        found += tl.load(weight + TRANSLATE_X) * _from_row(planes, y, x, across, shift, ok, height, width)
+        found += tl.load(weight + TRANSLATE_X) * _from_row(planes, y, across, shift, ok, height, width)
     if SHEAR_Y >= 0:
         shift = tl.load(value + SHEAR_Y) * (across + 0.5)
-        found += tl.load(weight + SHEAR_Y) * _from_column(planes, y, x, down, shift, ok, height, width)
+        found += tl.load(weight + SHEAR_Y) * _from_column(planes, x, down, shift, ok, height, width)
     if TRANSLATE_Y >= 0:
         shift = tl.load(value + TRANSLATE_Y)
-        found += tl.load(weight + TRANSLATE_Y) * _from_column(planes, y, x, down, shift, ok, height, width)
+        found += tl.load(weight + TRANSLATE_Y) * _from_column(planes, x, down, shift, ok, height, width)
     if ROTATE >= 0:
         turn = value + 2 * count
         seen = _from_turn(planes, across, down, tl.load(turn), tl.load(turn + 1), ok, height, width)
