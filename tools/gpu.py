@@ -45,7 +45,8 @@ def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
     large = [*bench, "--no-scaling", "--size", "224", "--images", "6000", "--steps", "5", "--rounds", "2"]
     return {
         "cold": Part([[*whole, str(scratch / "cold")]], 120, 400, ends),  # nothing has been compiled or read yet
-        "kernels": Part([[*pytest, *kernels]], 90, 1500),
+        "parity": Part([[sys.executable, "-m", "fasteraa.testing.parity", "cuda"]], 60, 400),
+        "kernels": Part([[*pytest, *kernels]], 150, 1500),
         "apply": Part([[*apply, "--seconds", "1"]], 60, 2800),
         "search": Part([[*bench, "--no-scaling"]], 60, 1200),
         "warm": Part([[*whole, str(scratch / "warm")]], 60, 400, ends),
@@ -63,7 +64,8 @@ def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
         ),
         "resume": Part([[*pytest, "-k", "goes_on", str(ROOT / "tests/search/test_fast.py")]], 40, 300),
         "applied": Part([[*me, "applied"]], 60, 2000),
-        "tests": Part([[*pytest, "--continue-on-collection-errors", *others]]),
+        "training": Part([[*me, "training"]], 120, 5000),
+        "tests": Part([[*pytest, "--continue-on-collection-errors", *others]], 180),
         "precisions": Part(precisions),
         "scaling": Part([bench], 200, 2400),
         "profile": Part([[*me, "profile"]]),
@@ -199,6 +201,41 @@ def variants() -> None:
                 print(f"{name}, {precision}: {error!r}")
             finally:
                 bench._make = make
+
+
+def training(images: str) -> None:
+    """Where the time of a training step goes, by kernel: compiled, captured, alone and with another beside it."""
+    import torch
+
+    from fasteraa.data import load
+    from fasteraa.evaluate.recipe import TrainRecipe
+    from fasteraa.evaluate.trainer import Group, Training
+    from fasteraa.policy import Policy
+
+    data, device = load(images), torch.device("cuda")
+    for network, together in (("wrn-40-2", 1), ("wrn-40-2", 4), ("wrn-28-10", 1)):
+        recipe = TrainRecipe(network=network, epochs=8)
+        policy = Policy.named("trivialaugment-wide")
+        members = [Training(data, policy, recipe, seed, device) for seed in range(together)]
+        group = Group(members)
+        group.record()
+        group.one_epoch()
+        steps = members[0].feed.steps
+        began = time.perf_counter()
+        for _ in range(5):
+            group.one_epoch()
+        milliseconds = 1000 * (time.perf_counter() - began) / 5 / steps
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            group.one_epoch()
+            torch.cuda.synchronize()
+        kernels = [event for event in seen.key_averages() if event.self_device_time_total > 0]
+        total = sum(event.self_device_time_total for event in kernels) / 1000 / steps
+        count = sum(event.count for event in kernels) // steps
+        told = f"{milliseconds:.2f} ms per step of all, {total:.2f} ms in {count} kernels"
+        print(f"\n{network}, {together} together: {told}")
+        for event in sorted(kernels, key=lambda event: -event.self_device_time_total)[:22]:
+            share = event.self_device_time_total / 1000 / steps
+            print(f"{share:8.3f} ms {event.count / steps:6.1f} x  {event.key[:120]}", flush=True)
 
 
 def compare(images: str) -> None:
@@ -343,7 +380,7 @@ def soft(_: str) -> None:
         kernels._TILE, kernels._WARPS_OF_TILE = chosen
 
 
-INSIDE = {"profile": profile, "compare": compare, "applied": applied, "soft": soft}
+INSIDE = {"profile": profile, "compare": compare, "applied": applied, "soft": soft, "training": training}
 
 if __name__ == "__main__":
     main()
