@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,14 @@ STRONG = {  # several passes through a policy of several sub-policies, stages an
     "never": Policy.named("uniform").with_strength(0),
 }
 POLICIES = {name: Policy.named(name) for name in NAMED} | STRONG
+
+
+def triton_kernels():
+    """All functions in the folder of kernels that Triton compiles."""
+    files = Path(hard.__file__).parent.glob("[!_]*.py")
+    modules = [import_module(f"fasteraa.ops.kernels.{path.stem}") for path in files]
+    found = {id(each): each for module in modules for each in vars(module).values() if hasattr(each, "arg_names")}
+    return sorted(found.values(), key=lambda kernel: kernel.__name__)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -293,6 +302,43 @@ def test_what_kernels_cannot_do_is_said_or_left_to_plain_torch(monkeypatch):
         augment(policy, images, kernels=True)
 
 
+def test_a_batch_on_a_gpu_goes_through_kernels_where_triton_works(monkeypatch):
+    asked = []
+    monkeypatch.setattr(apply_module, "works_on", lambda device: asked.append(device) or "gpu" in str(device))
+    batch = noise(2)
+    assert apply_module._choose(None, batch, None) is False
+    assert asked == []  # a batch on a CPU needs no answer
+
+    class OnAGpu:
+        device, shape, is_cuda = "a gpu", batch.shape, True
+
+    assert apply_module._choose(None, OnAGpu, None) is True
+    assert apply_module._choose(False, OnAGpu, None) is False
+    assert apply_module._choose(None, OnAGpu, batch) is False  # a pool that lies elsewhere
+    monkeypatch.setattr(apply_module, "works_on", lambda device: False)
+    assert apply_module._choose(None, OnAGpu, None) is False
+
+
+def test_where_triton_does_not_work_is_found_out_once(monkeypatch):
+    from fasteraa.ops.kernels import probe, works_on
+
+    def broken(device):
+        tried.append(device)
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one")
+
+    tried = []
+    monkeypatch.setattr(probe, "probe", broken)
+    works_on.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match=r"Triton does not work here \(Failed to find C compiler\.\): plain torch"):
+            assert not works_on(torch.device("cuda"))
+        assert not works_on(torch.device("cuda"))
+        assert not works_on(torch.device("cpu"))
+        assert tried == [torch.device("cuda")]
+    finally:
+        works_on.cache_clear()
+
+
 def test_what_lies_on_a_device_is_not_sent_along(device):
     policy = policy_of(["invert"])
     policy(noise(2).to(device), kernels=True)
@@ -346,6 +392,12 @@ def test_every_magnitude(row):
 def repeated_gallery(count, side):
     some = gallery(min(count, 48), 3, side, side)
     return some.repeat(-(-count // len(some)), 1, 1, 1)[:count]
+
+
+@pytest.mark.parametrize("kernel", triton_kernels(), ids=lambda kernel: kernel.__name__)
+def test_no_parameter_has_a_name_that_triton_uses_itself(kernel):
+    """It writes a function with our parameters and this one; its interpreter, which runs here, does not."""
+    assert "options" not in kernel.arg_names
 
 
 @pytest.mark.gpu

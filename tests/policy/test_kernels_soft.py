@@ -57,7 +57,7 @@ def run(policy, images, draw, come, dtype, device, **settings):
 def off(policy, images, draw, device, times=2.0):
     """What is off by more than `times` plain float32's own error, with both errors as shares of the whole."""
     come = torch.randn(images.shape)
-    plain = run(policy, images, draw, come, torch.float32, device)
+    plain = run(policy, images, draw, come, torch.float32, device, kernels=False)
     found = run(policy, images, draw, come, torch.float32, device, kernels=True)
     exact = run(policy, images, draw, come, torch.float64, device)  # the parameters are exact in both
     policy.to("cpu", torch.float32)
@@ -133,7 +133,8 @@ def test_whole_pixels_of_a_box_stay_whole(device):
     draw = replace(policy.draw(5), sub_policy=torch.arange(5), hole=torch.zeros(1, 5, 2))
     images = pictures(5, 3, 7, 9).to(device)
     policy, draw = policy.to(device), to(torch.float32, draw, device)
-    torch.testing.assert_close(policy(images, draw, kernels=True), policy(images, draw), rtol=0, atol=1e-6)
+    found, expected = (policy(images, draw, kernels=kernels) for kernels in (True, False))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def test_images_with_few_levels_and_clipped_ones(device):
@@ -155,7 +156,8 @@ def test_halfway_between_levels(device):
         policy.magnitude.fill_(1.0)
         policy.probability.fill_(1.0)
     draw = policy.draw(1)
-    torch.testing.assert_close(policy(images, draw, kernels=True), policy(images, draw), rtol=0, atol=1e-6)
+    found, expected = (policy(images, draw, kernels=kernels) for kernels in (True, False))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def test_parameters_that_left_the_unit_interval(device):
@@ -212,7 +214,7 @@ def test_only_what_is_asked_for_gets_a_gradient(device):
     x, y = (images.clone().requires_grad_() for _ in range(2))
     come = torch.randn_like(images)
     policy(x, draw, kernels=True).backward(come)
-    policy(y, draw).backward(come)
+    policy(y, draw, kernels=False).backward(come)
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
 
 
@@ -250,7 +252,8 @@ def test_reads_nothing_that_nobody_wrote(ops, device, poisoned):
 def test_the_draw_is_that_of_plain_torch(device):
     policy, images = mild(3, 1, ["brightness", "flip"]).to(device), pictures(3).to(device)
     one, two = (torch.Generator(device).manual_seed(5) for _ in range(2))
-    torch.testing.assert_close(policy(images, generator=one, kernels=True), policy(images, generator=two))
+    found, expected = policy(images, generator=one, kernels=True), policy(images, generator=two, kernels=False)
+    torch.testing.assert_close(found, expected)
     assert torch.equal(one.get_state(), two.get_state())
     assert policy(images[:0], kernels=True).shape == (0, 3, 8, 8)
 
@@ -267,6 +270,16 @@ def test_what_kernels_cannot_do_is_said(monkeypatch):
     monkeypatch.setattr(soft_module, "available", lambda: False)
     with pytest.raises(ImageError, match="needs Triton"):
         policy(images, kernels=True)
+
+
+@pytest.mark.gpu
+def test_a_gpu_uses_them_unless_told_not_to():
+    policy, images = SoftPolicy(2, 2).cuda(), pictures(8).cuda()
+    draw = policy.draw(8)
+    by_kernels, in_torch = (policy(images, draw, kernels=kernels) for kernels in (True, False))
+    assert torch.equal(policy(images, draw), by_kernels)
+    assert not torch.equal(by_kernels, in_torch)  # they differ in rounding, or this would tell nothing
+    assert policy.double()(images.double(), to(torch.float64, draw, "cuda")).dtype == torch.float64
 
 
 # --- real sizes ------------------------------------------------------------------------------------------------------

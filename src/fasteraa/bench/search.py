@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from fasteraa.nets import Critic, build
 from fasteraa.nets.tape import write_layers
-from fasteraa.ops.kernels import available
+from fasteraa.ops.kernels import works_on
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search import SearchConfig
 from fasteraa.search.config import PAPER_EPOCHS
@@ -22,7 +22,7 @@ from fasteraa.search.run import choose_backbone, find_device
 from fasteraa.search.step import Normalise, Step
 
 CLASSES = 10
-PLAIN, FAST, KERNELS, CRITIC = "plain, eager, chunks of 8", "fast", "fast, kernels", "fast, critic alone"
+PLAIN, TORCH, FAST, CRITIC = "plain, eager, chunks of 8", "fast, policy in plain torch", "fast", "fast, critic alone"
 _SLOW_STEPS = 0.2  # the plain step gets this share of the steps: it is slower by more than that
 
 
@@ -61,18 +61,19 @@ class Timing:
 def run(setting: Setting, steps: int = 25, rounds: int = 3, scaling: bool = True) -> list[Timing]:
     """Contenders side by side; then the fast step with more sub-policies, stages and images.
 
-    The soft policy by kernels has a row of its own where it can run; the other tables take `kernels` from the config.
+    On a GPU the fast step has the soft policy in Triton's kernels, unless the config says otherwise; a row of its own
+    shows it in plain torch.
     """
     config = setting.config
     base = replace(config, fast=True)
     side_by_side: dict[str, tuple[SearchConfig, bool]] = {
         PLAIN: (replace(config, fast=False, kernels=False, chunk_size=8), True),
-        FAST: (replace(base, kernels=False), True),
-        KERNELS: (replace(base, kernels=True), True),
+        TORCH: (replace(base, kernels=False), True),
+        FAST: (base, True),
         CRITIC: (base, False),
     }
-    if find_device(setting.device).type != "cuda" or not available():
-        del side_by_side[KERNELS]
+    if not (base.kernels and works_on(find_device(setting.device))):
+        del side_by_side[TORCH]
     tables = [_table("side by side", setting, side_by_side, steps, rounds)]
     if scaling:
         batches = [times * config.batch_size for times in (1, 2, 4)]

@@ -242,7 +242,7 @@ def bench_search(
     scaling: Annotated[bool, typer.Option(help="Also measure more sub-policies, stages and images.")] = True,
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
 ) -> None:
-    """Milliseconds per search step: plain with chunks of 8, fast, fast by kernels (GPU), and the critic alone."""
+    """Milliseconds per search step: plain with chunks of 8, fast (on a GPU: by kernels and without), critic alone."""
     from fasteraa.bench import report
     from fasteraa.bench.search import Setting, run
     from fasteraa.cli.search import effective_config

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
-from torchvision.models import ResNet, resnet50
 
 from fasteraa.nets.backbone import Backbone
+
+if TYPE_CHECKING:
+    from torchvision.models import ResNet
 
 
 class ResNetBackbone(Backbone):
@@ -31,4 +35,6 @@ class ResNetBackbone(Backbone):
 
 
 def resnet_50(num_classes: int) -> ResNetBackbone:
+    from torchvision.models import resnet50  # takes seconds, so only here
+
     return ResNetBackbone(resnet50(weights=None, num_classes=num_classes))

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.models.resnet import Bottleneck
 
 from fasteraa.nets.backbone import Backbone
 from fasteraa.nets.norm import Affine2d, GainConv2d
@@ -302,7 +301,6 @@ def _resnet(net: ResNetBackbone, write: _Writer) -> None:
     x = write(Convolution(0, body.conv1, body.bn1, relu=True))
     x = write(MaxPool(x, body.maxpool))
     for block in (block for stage in (body.layer1, body.layer2, body.layer3, body.layer4) for block in stage):
-        assert isinstance(block, Bottleneck)
         h = write(Convolution(x, block.conv1, block.bn1, relu=True))
         h = write(Convolution(h, block.conv2, block.bn2, relu=True))
         branch = write(Convolution(h, block.conv3, block.bn3))
@@ -311,6 +309,8 @@ def _resnet(net: ResNetBackbone, write: _Writer) -> None:
 
 
 def _all_bottlenecks(net: ResNetBackbone) -> bool:
+    from torchvision.models.resnet import Bottleneck  # takes seconds, so only where it was imported anyway
+
     stages = (net.body.layer1, net.body.layer2, net.body.layer3, net.body.layer4)
     convs = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d)]
     plain = all(conv.groups == 1 and conv.dilation == (1, 1) and not isinstance(conv, GainConv2d) for conv in convs)

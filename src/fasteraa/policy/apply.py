@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, join_alpha, split_alpha
 from fasteraa.ops import Context, Op, Pair, hard_pillow, physical
-from fasteraa.ops.kernels import available
+from fasteraa.ops.kernels import available, works_on
 from fasteraa.ops.tone import look_up
 from fasteraa.ops.warp import LARGEST_SIDE, cut_at_border, move_points, nearest, scales, warp
 from fasteraa.policy.artifact import Policy
@@ -60,8 +60,8 @@ def apply_draw(
     `normalise`, a mean and a standard deviation for each channel in [0, 1], asks for float32 images,
     (level / 255 - mean) / deviation: the last kernel writes them, and they are the same to the bit on any device.
 
-    The kernels have been compiled for GPUs and run in Triton's interpreter, but never on a GPU: until they are proven
-    there they must be asked for, with `kernels=True`.
+    Batches on a GPU where Triton works go through kernels; `kernels=False` asks for plain torch, and `kernels=True`
+    for an error where it would have to be plain torch.
     """
     partners = batch if pool is None else pool
     normal = None if normalise is None else normal_levels(normalise, batch)
@@ -92,13 +92,13 @@ def _normal_levels(mean: tuple[float, ...], deviation: tuple[float, ...], device
 
 
 def _choose(kernels: bool | None, batch: Tensor, pool: Tensor | None) -> bool:
-    """What was asked for; plain torch otherwise."""
-    if not kernels:
-        return False
-    against = _against_kernels(batch, pool)
+    """What was asked for; otherwise kernels on a GPU, wherever they can be had."""
+    if kernels is None:
+        return batch.is_cuda and _against_kernels(batch, pool) is None and works_on(batch.device)
+    against = _against_kernels(batch, pool) if kernels else None
     if against:
         raise ImageError(f"kernels=True needs {against}")
-    return True
+    return kernels
 
 
 def _against_kernels(batch: Tensor, pool: Tensor | None) -> str | None:

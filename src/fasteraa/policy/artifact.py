@@ -419,8 +419,9 @@ class Policy:
     ) -> Tensor:
         """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image.
 
-        `kernels=True` asks for Triton kernels, which give the same images on a GPU. With `normalise`, a mean and a
-        standard deviation in [0, 1] for each channel, the images come out as float32, ready for a network.
+        On a GPU Triton kernels do it where they can (`kernels=False`: never; `kernels=True`: or fail), with the same
+        result. With `normalise`, a mean and a standard deviation in [0, 1] for each channel, the images come out as
+        float32, ready for a network.
         """
         from fasteraa.policy.apply import augment
 

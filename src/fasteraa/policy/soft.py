@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from fasteraa.errors import ImageError, PolicyError
 from fasteraa.images import check_batch
 from fasteraa.ops import Context, Op, Span, check_span, find, select, soft_mixture
-from fasteraa.ops.kernels import available
+from fasteraa.ops.kernels import available, works_on
 from fasteraa.policy.artifact import Choice, Policy, SubPolicy, check_colour
 
 _EDGE = 1e-4  # probabilities enter the logit squeezed into [_EDGE, 1 - _EDGE], so that 0 and 1 keep a gradient
@@ -105,17 +105,16 @@ class SoftPolicy(nn.Module):
         draw: SoftDraw | None = None,
         generator: Generator | None = None,
         *,
-        kernels: bool = False,
+        kernels: bool | None = None,
     ) -> Tensor:
         """Augment float images (B, C, H, W) in [0, 1]; each image goes through its own sub-policy.
 
-        `kernels=True` asks for a handful of Triton kernels instead of a few thousand of torch's: the same up to
-        rounding, for float32 on a GPU. They have been compiled for GPUs and run in Triton's interpreter, but are not
-        proven on a GPU yet.
+        float32 on a GPU where Triton works goes through a handful of its kernels instead of a few thousand of torch's:
+        the same up to rounding. `kernels=False` asks for plain torch, and `kernels=True` for an error where it would
+        have to be plain torch.
         """
         check_batch(images, soft=True)
-        if kernels:
-            self._check_kernels(images)
+        kernels = self._choose_kernels(kernels, images)
         if images.numel() == 0:
             return images
         draw = self.draw(len(images), generator) if draw is None else draw
@@ -126,14 +125,23 @@ class SoftPolicy(nn.Module):
             images = self._stage(images, originals, k, draw)
         return images
 
-    def _check_kernels(self, images: Tensor) -> None:
+    def _choose_kernels(self, kernels: bool | None, images: Tensor) -> bool:
+        if kernels is None:
+            return images.is_cuda and self._against_kernels(images) is None and works_on(images.device)
+        against = self._against_kernels(images) if kernels else None
+        if against:
+            raise ImageError(f"kernels=True needs {against}")
+        return kernels
+
+    def _against_kernels(self, images: Tensor) -> str | None:
         if not available():
-            raise ImageError("kernels=True needs Triton, which is not installed")
+            return "Triton, which is not installed"
         if not images.is_cuda and not _interpreted():
-            raise ImageError(f"kernels=True needs a batch on a GPU, got one on {images.device.type}")
+            return f"a batch on a GPU, got one on {images.device.type}"
         for what, tensor in (("images", images), ("a policy", self.choice)):
             if tensor.dtype != torch.float32:
-                raise ImageError(f"kernels=True needs {what} in float32, got {tensor.dtype}")
+                return f"{what} in float32, got {tensor.dtype}"
+        return None
 
     def _by_kernels(self, images: Tensor, draw: SoftDraw) -> Tensor:
         from fasteraa.ops.kernels.soft import soft_stages

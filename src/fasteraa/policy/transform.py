@@ -15,6 +15,7 @@ from torchvision.transforms.v2 import functional as F
 
 from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_tensor
+from fasteraa.ops.kernels import works_on
 from fasteraa.policy.apply import apply_boxes, apply_draw, apply_mask, apply_masks, apply_pillow, apply_points
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, plan_of
@@ -95,7 +96,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
             raise ImageError(f"a sample must hold images or one batch, got batches of the sizes {sorted(counts)}")
         if counts:
             device = _device_of(images)
-            return {"draw": self._plan.draw(counts.pop(), device=device)}
+            return {"draw": self._plan.draw(counts.pop(), None, device, works_on(device))}
         return {"uniform": torch.rand(self._plan.width, dtype=torch.float64)}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:

@@ -29,6 +29,8 @@ from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, si
 from fasteraa.search.progress import Epoch, Progress, Silent
 from fasteraa.search.step import METRICS, Normalise
 
+_WORK_PER_SAVE = 20  # seconds of searching between checkpoints, for each second that one takes
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -189,6 +191,7 @@ class Run:
         self.order = torch.empty(0, dtype=torch.int64, device=device)
         self.epoch, self.step_of_epoch, self.seconds = 0, 0, 0.0
         self.sums = torch.zeros(len(METRICS), device=device)
+        self.save_next, self.saved_epoch = 0.0, 0
         self.epochs: list[Epoch] = []
         self.trajectory = [self._parameters()]
 
@@ -266,8 +269,8 @@ class Run:
 
     def _not_finite(self) -> RunError:
         kept = ""
-        if self.folder and self.epoch:
-            kept = f" The last good state (epoch {self.epoch}) is in {str(self.folder.path)!r}."
+        if self.folder and self.saved_epoch:
+            kept = f" The last good state (epoch {self.saved_epoch}) is in {str(self.folder.path)!r}."
         lower = min(self.config.learning_rate / 10, 1e-3)
         return RunError(
             f"a loss was not finite in epoch {self.epoch + 1}.{kept} Try a lower learning_rate (--set "
@@ -289,7 +292,8 @@ class Run:
         self.progress.epoch(row)
         if self.folder is not None:
             self.folder.append_metrics(asdict(row))
-            self.save()
+            if self.epoch == self.planned or time.monotonic() >= self.save_next:
+                self.save()
 
     def _end(self, caught: list[signal.Signals]) -> SearchResult:
         finished = self.epoch >= self.planned
@@ -337,7 +341,9 @@ class Run:
         replace(self.start, provenance=known).save(self.folder.start)
 
     def save(self) -> None:
+        """Not after every epoch where epochs are short: the disk gets at most a small share of the time."""
         assert self.folder is not None
+        began = time.monotonic()
         self.folder.save_checkpoint(
             {
                 "critic": self.step.critic.state_dict(),
@@ -357,6 +363,8 @@ class Run:
                 "backbone": self.backbone,
             }
         )
+        ended = time.monotonic()
+        self.save_next, self.saved_epoch = ended + _WORK_PER_SAVE * (ended - began), self.epoch
 
     def load(self) -> None:
         """Go on where the checkpoint stands; a run that never got to one starts anew."""
@@ -385,6 +393,7 @@ class Run:
         self.generator.set_state(state["generator"].cpu())
         self.order, self.sums = state["order"], state["sums"]
         self.epoch, self.step_of_epoch, self.seconds = state["epoch"], state["step_of_epoch"], state["seconds"]
+        self.saved_epoch = self.epoch
         self.epochs = [Epoch(**row) for row in state["epochs"]]
         self.trajectory = list(state["trajectory"].cpu())
         self.folder.cut_metrics(self.epoch)

@@ -79,7 +79,7 @@ class BaseStep:
         return self._apply(images, self.policy.draw(len(images), generator)), labels
 
     def _apply(self, images: Tensor, draw: SoftDraw) -> Tensor:
-        augmented: Tensor = self.policy(images, draw, kernels=self.config.kernels and images.is_cuda)
+        augmented: Tensor = self.policy(images, draw, kernels=None if self.config.kernels else False)
         return augmented
 
     @property

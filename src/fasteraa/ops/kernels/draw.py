@@ -13,14 +13,14 @@ _ITEMS = 64  # images x stages in a program: few, so that a small batch still sp
 
 
 # what differs from policy to policy and must not lead to a compilation of its own
-_ANY = ["items", "subs", "depth", "stages", "options", "width", "counts", "lead"]
+_ANY = ["items", "subs", "depth", "stages", "choices", "width", "counts", "lead"]
 
 
 @triton.jit(do_not_specialize=_ANY)
 def _decode(
     uniform, sub_edges, edges, option_op, probability, low, high, positive, pass_edges,
     op, magnitude, sign, hole, partner,
-    items, subs, depth, stages, options, width, counts, lead,
+    items, subs, depth, stages, choices, width, counts, lead,
     ITEMS: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
@@ -37,10 +37,10 @@ def _decode(
         sub += (u_sub >= tl.load(sub_edges + index)).to(tl.int32)
     for index in range(counts):
         passes += (u_count >= tl.load(pass_edges + index)).to(tl.int32)
-    first = (sub * stages + stage) * options
+    first = (sub * stages + stage) * choices
     u_choice = tl.load(u, mask=ok, other=0.0)
     choice = tl.zeros((ITEMS,), tl.int32)
-    for index in range(options):
+    for index in range(choices):
         choice += (u_choice >= tl.load(edges + first + index, mask=ok, other=1.0)).to(tl.int32)
     at = first + choice
     acts = (turn < passes) & (tl.load(u + 1, mask=ok, other=0.0) < tl.load(probability + at, mask=ok, other=0.0))
@@ -61,7 +61,7 @@ def decode(
 
     An image takes at most `most` passes; unless always a single one, the number before theirs says how many.
     """
-    subs, stages, options = arrays["edges"].shape
+    subs, stages, choices = arrays["edges"].shape
     shape = (len(uniform), stages * most)
     op = torch.empty(shape, dtype=torch.int64, device=uniform.device)
     magnitude, sign, partner = (torch.empty_like(op, dtype=torch.float64) for _ in range(3))
@@ -71,7 +71,7 @@ def decode(
         names = ("sub_edges", "edges", "op", "probability", "low", "high", "positive", "pass_edges")
         _decode[(triton.cdiv(items, _ITEMS),)](
             uniform.contiguous(), *(arrays[name] for name in names), op, magnitude, sign, hole, partner,
-            items, subs, shape[1], stages, options, uniform.shape[1], len(arrays["pass_edges"]), 0 if single else 1,
+            items, subs, shape[1], stages, choices, uniform.shape[1], len(arrays["pass_edges"]), 0 if single else 1,
             ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
         )  # fmt: skip
     return op, magnitude, sign, hole, partner

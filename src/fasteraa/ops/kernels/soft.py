@@ -55,7 +55,7 @@ TWINS: dict[str, Op] = {
     "SAMPLE_PAIRING": blend.sample_pairing,
     "CUTOUT": erase.cutout,
 }
-_TILE, _WARPS_OF_TILE = 256, 8  # pixels of a program, all channels; and warps of threads
+_TILE, _WARPS_OF_TILE = 128, 4  # pixels of a program, all channels; and warps of threads
 _TILES = 16  # tiles that `_finish` adds at once
 
 INTERPRETED = not isinstance(_mix, triton.runtime.JITFunction)  # TRITON_INTERPRET=1: runs anywhere, slowly
