@@ -210,9 +210,17 @@ def training(images: str) -> None:
     from fasteraa.policy import Policy
 
     data, device = load(images), torch.device("cuda")
-    for network, together in (("wrn-40-2", 1), ("wrn-40-2", 4), ("wrn-28-10", 1)):
+    for network, together, name in (
+        ("wrn-40-2", 1, "none"),
+        ("wrn-40-2", 1, "trivialaugment-wide"),
+        ("wrn-40-2", 8, "trivialaugment-wide"),
+        ("wrn-28-10", 1, "none"),
+        ("wrn-28-10", 1, "trivialaugment-wide"),
+        ("wrn-28-10", 1, "none"),
+        ("wrn-28-10", 1, "trivialaugment-wide"),
+    ):
         recipe = TrainRecipe(network=network, epochs=8)
-        policy = Policy.named("trivialaugment-wide")
+        policy = Policy.named(name)
         members = [Training(data, policy, recipe, seed, device) for seed in range(together)]
         group = Group(members)
         group.record()
@@ -222,14 +230,16 @@ def training(images: str) -> None:
         for _ in range(5):
             group.one_epoch()
         milliseconds = 1000 * (time.perf_counter() - began) / 5 / steps
+        print(f"\n{network}, {together} together, {name}: {milliseconds:.2f} ms per step of all", flush=True)
+        if together > 1 or name == "none":
+            continue
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
             group.one_epoch()
             torch.cuda.synchronize()
         kernels = [event for event in seen.key_averages() if event.self_device_time_total > 0]
         total = sum(event.self_device_time_total for event in kernels) / 1000 / steps
         count = sum(event.count for event in kernels) // steps
-        told = f"{milliseconds:.2f} ms per step of all, {total:.2f} ms in {count} kernels"
-        print(f"\n{network}, {together} together: {told}")
+        print(f"{total:.2f} ms in {count} kernels")
         for event in sorted(kernels, key=lambda event: -event.self_device_time_total)[:22]:
             share = event.self_device_time_total / 1000 / steps
             print(f"{share:8.3f} ms {event.count / steps:6.1f} x  {event.key[:120]}", flush=True)
