@@ -70,6 +70,14 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+def test_a_search_does_not_wait_for_what_it_does_not_need():
+    """torch's compiler and torchvision's models take seconds to import, and are imported in passing by many a call."""
+    search = "fasteraa.search(None, fasteraa.SearchConfig(subset=64, batch_size=32, epochs=1, size=16), device='cpu')"
+    loaded = modules_after(f"import fasteraa\n{search}")
+    assert "fasteraa.search.fast" in loaded
+    assert not loaded & {"torch._dynamo", "torch._inductor", "torchvision", "sympy"}
+
+
 def test_help_does_not_wait_for_torch():
     loaded = modules_after("import fasteraa.cli.app, fasteraa.ops, fasteraa")
     assert not loaded & {"torch", "torchvision", "numpy", "rich"}

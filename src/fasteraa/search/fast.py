@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
-from torch.optim import Optimizer
 
 from fasteraa.errors import RunError
 from fasteraa.nets import Critic, PixelCritic
 from fasteraa.nets.tape import Layer, Tape, write_layers
 from fasteraa.policy.soft import SoftPolicy
+from fasteraa.search.adam import AnyOptimiser
 from fasteraa.search.bilevel import Bilevel
 from fasteraa.search.config import SearchConfig
 from fasteraa.search.goal import Goal
@@ -69,7 +70,7 @@ class WrittenOut(Step):
         gradient = tape.backward(torch.cat([score_gradient, at_images.grad]))[:count].float()
         tangent, penalty = penalty_tangent(gradient)
         moved = tape.tangent(self.config.penalty * tangent).float()
-        backward(torch.func.jvp(lambda f: self._heads(f)[0].sum(), (at_points.detach(),), (moved,))[1])
+        backward(self._slope(at_points.detach(), moved))
         for parameter, found in tape.gradients(count):
             # the fused optimiser insists on equal strides, even of dimensions of size 1
             same = found.stride() == parameter.stride()
@@ -88,10 +89,8 @@ class WrittenOut(Step):
         assert features.grad is not None
         gradient = self.goal.weigh(tape.backward(features.grad).to(images))
         further = self.goal.further(self.policy, augmented, labels)
-        if further is None:
-            torch.autograd.backward(images, gradient)
-        else:
-            torch.autograd.backward([images, further], [gradient, torch.ones_like(further)])
+        along = (images * gradient).sum()  # whose gradient with respect to the images is that very one
+        backward(along if further is None else along + further)
         self.policy_optimiser.step()
         self.policy.project_()
         return loss.classes
@@ -99,6 +98,15 @@ class WrittenOut(Step):
     def _tape(self, images: Tensor) -> Tape:
         with torch.no_grad():
             return Tape(self.layers, images.to(self.dtype, memory_format=torch.channels_last))
+
+    def _slope(self, features: Tensor, tangent: Tensor) -> Tensor:
+        """How fast the sum of the scores grows along `tangent`: the head's two layers, written out."""
+        first, _, second = self.critic.head
+        assert isinstance(first, nn.Linear)
+        assert isinstance(second, nn.Linear)
+        with torch.autocast(features.device.type, enabled=False):
+            open_gates = first(features).detach() > 0
+            return F.linear(F.linear(tangent, first.weight) * open_gates, second.weight).sum()
 
     def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(features.device.type, enabled=False):
@@ -192,7 +200,7 @@ def make_bilevel(learner: nn.Module, policy: SoftPolicy, normalise: Normalise, c
     return Recorded(step) if config.fast and normalise.mean.is_cuda else step
 
 
-def load_optimiser(optimiser: Optimizer, saved: dict[str, Any]) -> None:
+def load_optimiser(optimiser: AnyOptimiser, saved: dict[str, Any]) -> None:
     """Averages from a checkpoint, laid out in memory as this optimiser's parameters are, with its own settings.
 
     So a run can go on with or without `fast`, and on another kind of device.
@@ -219,7 +227,7 @@ def load_goal(goal: Goal, saved: dict[str, Any]) -> None:
 _State = list[dict[str, Tensor]]
 
 
-def _copied(optimiser: Optimizer) -> _State:
+def _copied(optimiser: AnyOptimiser) -> _State:
     return [
         {name: value.clone() for name, value in optimiser.state[parameter].items()}
         for group in optimiser.param_groups
@@ -227,7 +235,7 @@ def _copied(optimiser: Optimizer) -> _State:
     ]
 
 
-def _put_back(optimiser: Optimizer, states: _State) -> None:
+def _put_back(optimiser: AnyOptimiser, states: _State) -> None:
     """In place, since the recording holds these very tensors; a state that was not there yet is one of zeros."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     for parameter, state in zip(parameters, states, strict=True):

@@ -34,18 +34,18 @@ def repeatable(device: torch.device, on_gpu: bool = False) -> Iterator[None]:
     cuDNN alone, and the soft policy's kernels have a fixed order of their own.
     """
     cudnn = torch.backends.cudnn.deterministic
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.get_deterministic_debug_mode()
     memory: Any = torch.utils.deterministic
     filling = memory.fill_uninitialized_memory
     if device.type == "cpu":
-        torch.use_deterministic_algorithms(True)
+        torch.set_deterministic_debug_mode("error")  # what use_deterministic_algorithms does, without its imports
         memory.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
     elif on_gpu:
         torch.backends.cudnn.deterministic = True
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.set_deterministic_debug_mode(before)
         memory.fill_uninitialized_memory = filling
         torch.backends.cudnn.deterministic = cudnn
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.optim import Adam, Optimizer
 
 from fasteraa.nets import Critic, PixelCritic
 from fasteraa.policy.soft import SoftDraw, SoftPolicy
+from fasteraa.search.adam import Adam, AnyOptimiser
 from fasteraa.search.config import SearchConfig
 from fasteraa.search.goal import Goal
 from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_gradient, policy_loss
@@ -44,25 +44,23 @@ class Normalise:
         return Normalise(self.mean.to(device), self.std.to(device))
 
 
-def adam(parameters: Iterable[nn.Parameter], config: SearchConfig, device: torch.device) -> Adam:
-    """The paper's optimiser. On a GPU the fused kernel, whose count of steps lies on the device: a recorded step can be
-    replayed."""
-    settings: dict[str, Any] = {"fused": True, "capturable": True} if device.type == "cuda" else {}
-    return Adam(parameters, config.learning_rate, betas=(config.beta1, config.beta2), **settings)
+def adam(parameters: Iterable[nn.Parameter], config: SearchConfig) -> Adam:
+    """The paper's optimiser."""
+    return Adam(parameters, config.learning_rate, (config.beta1, config.beta2))
 
 
 class BaseStep:
     """A network, a policy and their optimisers. Calling it does one step and returns METRICS as one tensor."""
 
     critic: nn.Module
-    critic_optimiser: Optimizer
+    critic_optimiser: AnyOptimiser
 
     def __init__(self, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, goal: Goal | None = None):
         self.policy = policy
         self.normalise = normalise
         self.config = config
         self.goal = goal or Goal()
-        self.policy_optimiser = adam(policy.parameters(), config, normalise.mean.device)
+        self.policy_optimiser = adam(policy.parameters(), config)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         """images: uint8 (2 b, 3, H, W). The first b are the originals B', the second b are augmented: A = S(B)."""
@@ -88,7 +86,7 @@ class BaseStep:
         return self.critic, self.policy, self.goal
 
     @property
-    def optimisers(self) -> tuple[Optimizer, ...]:
+    def optimisers(self) -> tuple[AnyOptimiser, ...]:
         further = () if self.goal.optimiser is None else (self.goal.optimiser,)
         return self.critic_optimiser, self.policy_optimiser, *further
 
@@ -103,7 +101,7 @@ class Step(BaseStep):
     ):
         super().__init__(policy, normalise, config, goal)
         self.critic = critic
-        self.critic_optimiser = adam(critic.parameters(), config, normalise.mean.device)
+        self.critic_optimiser = adam(critic.parameters(), config)
 
     def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         images, labels = self._baseline(images, labels, generator)
