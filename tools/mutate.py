@@ -46,6 +46,8 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("ops/warp.py", "turns = (matrix[:, 1:4:2] != 0).any(1).view(-1, 1, 1)", "4 -> 5"): "columns 1 and 3 either way",
     ("ops/warp.py", "a, b, _, d, e, _ = op.rule(torch.tensor(0.37, dtype=torch.float64), 8, 8)", "0.37 -> 1.37"): _PROBE,
     ("ops/warp.py", "a, b, _, d, e, _ = op.rule(torch.tensor(0.37, dtype=torch.float64), 8, 8)", "8 -> 9"): _PROBE,
+    ("ops/warp.py", "depth = (points[:, axis] - limit) * inwards", "Mult -> Div"): "inwards is 1 or -1",
+    ("ops/warp.py", "return colour if len(colour) > 1 else colour[0]", "Gt -> GtE"): "Pillow takes (5,) for 5",
     ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "2 -> 3"): "any fine step does",
     ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "20 -> 21"): "any fine step does",
 }  # fmt: skip
