@@ -396,6 +396,7 @@ def test_a_race_in_which_all_diverge_is_one_sentence(monkeypatch, tmp_path):
         RunError, match=r"every training .* diverged \(none: the training loss was not finite in epoch 1"
     ):
         calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
+    assert len(list((tmp_path / "cells").iterdir())) == 2  # nobody is left for a second round
 
 
 # --- stopped and resumed --------------------------------------------------------------------------------------------
@@ -438,6 +439,8 @@ def test_a_race_that_was_stopped_goes_on_as_it_was_planned(monkeypatch, tmp_path
         return clock, None
 
     clock, whole = race("whole", 1e-6)
+    again, same = race("whole", 1.0)
+    assert (again.trained, same) == ([], whole)  # one that is over, too, and with its seconds
     for stop_after in (1, 4, 5):
         begun, _ = race(str(stop_after), 1e-6, stop_after)
         rest, resumed = race(str(stop_after), 1.0)
