@@ -24,6 +24,10 @@ class DataError(FasterAAError):
     """A data source cannot be read as images with labels."""
 
 
+class RaceError(DataError):
+    """Policies cannot be raced on a data set."""
+
+
 class SplitError(DataError):
     """A data source has no split of that name."""
 

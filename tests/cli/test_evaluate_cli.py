@@ -1,6 +1,7 @@
 """`fasteraa compare` and `fasteraa evaluate`, end to end on tiny pictures."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -60,6 +61,33 @@ def test_per_op(fasteraa, source, tmp_path):
     page = (out / "per_op.md").read_text()
     assert page.count("\n| sharpness |") == 1
     assert page.count("\n| flip |") == 1
+
+
+def test_a_run_that_diverges_is_named_and_the_others_are_kept(fasteraa, source, tmp_path, monkeypatch):
+    import fasteraa.evaluate.trainer as trainer
+
+    step = trainer.Training._step
+
+    def diverging(self, images, labels):
+        return step(self, images, labels) + (math.nan if self.feed.policy.name == "uniform" and self.seed else 0.0)
+
+    monkeypatch.setattr(trainer.Training, "_step", diverging)
+    out, given = tmp_path / "out", ("compare", source, "-p", "none,uniform", "--seeds", 2, "--jobs", 1, *QUICK)
+    for _ in range(2):  # the second time there is nothing to do, and it is as wrong
+        code, text, error = fasteraa(*given, "--out", out)
+        assert code == 2
+        assert error == (
+            "fasteraa: these runs diverged, the table is of the others: uniform, seed 1 (the training loss was not "
+            "finite in epoch 1); try a larger --batch-size\n"
+        )
+    assert "4 of 4 runs are there already" in text
+    told = "Diverged, and in no mean: uniform, seed 1 (the training loss was not finite in epoch 1)."
+    assert told in text
+    assert told in (out / "comparison.md").read_text()
+    assert (out / "comparison.md").read_text().count("\n|") == 4
+    code, text, error = fasteraa("evaluate", source, "-p", "uniform", "--seed", 1, "--out", out, *QUICK)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "uniform, seed 1: the training loss was not finite" in error
 
 
 def test_a_time_limit_writes_the_table_from_what_is_there(fasteraa, source, tmp_path):

@@ -63,6 +63,43 @@ def test_search_on_a_folder(photos, tmp_path):
     assert "holds a run already" in again.stderr
 
 
+def test_data_that_cannot_be_raced_still_have_a_summary(photos, tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "bees").symlink_to(photos / "bees")
+    done = fasteraa("search", tmp_path / "one", "--out", tmp_path / "run", "--size", 16, *QUICK)
+    assert done.returncode == 0, done.stderr
+    summary = (tmp_path / "run" / "summary.txt").read_text()
+    assert "calibration trains classifiers, which needs images of two classes: there is one" in summary
+    assert "The policy is as the search found it." in done.stdout
+    assert "calibration" not in Policy.load(tmp_path / "run" / "policy.json").provenance
+
+
+@pytest.mark.slow
+def test_killed_in_calibration_and_resumed(tmp_path):
+    """Whatever the seconds are by then: the plan stays, and what was trained is not trained again."""
+    out = tmp_path / "run"
+    arguments = ["search", "--out", str(out), "--subset", "60", "--size", "12", "--calibrate-minutes", "0.1", *QUICK]
+    process = subprocess.Popen([sys.executable, "-m", "fasteraa", *map(str, arguments)], stdout=subprocess.DEVNULL)
+    cells = out / "calibration" / "cells"
+    while not (cells.is_dir() and len(list(cells.glob("*.json"))) > 2) and process.poll() is None:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    before = json.loads((out / "calibration" / "race.json").read_text())
+    kept = {file: file.stat().st_mtime_ns for file in cells.glob("*.json")}
+    done = fasteraa(*arguments, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "calibrating: the race that was begun goes on" in done.stdout
+    after = json.loads((out / "calibration" / "race.json").read_text())
+    for name in ("candidates", "images", "seeds", "epochs", "setup_seconds"):
+        assert after[name] == before[name]
+    assert [each["epochs"] for each in after["rounds"]][: len(before["rounds"])] == [
+        each["epochs"] for each in before["rounds"]
+    ]
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    assert Policy.load(out / "policy.json").provenance["calibration"]["images"] == 60
+
+
 def test_config_file_flags_and_set(tmp_path):
     (tmp_path / "run.toml").write_text("[search]\nepochs = 7\npenalty = 3.0\n")
     done = fasteraa(

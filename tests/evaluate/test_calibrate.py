@@ -2,28 +2,34 @@
 
 import json
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError, DataError
+from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
 from fasteraa.evaluate import calibrate as module
 from fasteraa.evaluate.calibrate import Calibration, Candidate, Trial, calibrate, usual_candidates
 from fasteraa.evaluate.compare import run_group
+from fasteraa.evaluate.plan import Plan, Round
 from fasteraa.evaluate.recipe import TrainRecipe
+from fasteraa.evaluate.trainer import Training
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 
 RECIPE = TrainRecipe(network="small", epochs=12, batch_size=16, learning_rate=0.05, cutout=0, crop=0, flip=False)
 WORST = Policy((SubPolicy(((Choice("invert", 0.5),),)),), "inverted")
+TWO = [Candidate("none", named("none")), Candidate("inverted", WORST)]
 
 
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch):
     """Everything in this process: starting others takes longer than these trainings."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr(module, "_MEASURED_S", 0.0)
 
 
 def brightness_classes(count=120, side=8):
@@ -62,10 +68,65 @@ def test_each_image_is_held_back_once():
     assert sorted(seen) == sorted(image.numpy().tobytes() for image in data.images)
 
 
-def test_folds_need_an_image_of_each_class():
-    data = brightness_classes(6)
-    with pytest.raises(DataError, match="every fold needs an image of each class, got 4 folds"):
-        list(data.folds(4, seed=0))
+def numbered(labels, side=8):
+    """Images that differ, with these labels."""
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (len(labels), 3, side, side), dtype=np.uint8)
+    classes = tuple(f"c{number}" for number in range(max(labels) + 1))
+    return ImageSet.of(torch.from_numpy(images), torch.tensor(labels), classes, "numbered")
+
+
+@pytest.mark.parametrize(
+    ("labels", "folds", "held_back"),
+    [
+        ([0] * 20 + [1] * 20, 5, 40),
+        ([0] * 37 + [1] * 2 + [2], 5, 39),  # two classes of few: the lone image is always trained on
+        ([number // 2 for number in range(2000)], 5, 2000),  # 1,000 classes of two
+        ([0, 0, 1], 2, 2),
+        ([0, 0, 1, 1], 4, 4),
+    ],
+)
+def test_what_is_held_back_is_of_a_class_that_is_trained_on(labels, folds, held_back, tmp_path):
+    arenas = module._folds(numbered(labels), tmp_path, "cpu", 0)
+    assert len(arenas) == folds
+    seen = []
+    for arena in arenas:
+        assert set(arena.data.labels.tolist()) == set(labels)
+        assert len(arena.data) + len(arena.held_out) == len(labels)
+        trained, held = ({image.numpy().tobytes() for image in part.images} for part in (arena.data, arena.held_out))
+        assert held
+        assert not trained & held
+        seen += held
+    assert len(seen) == len(set(seen)) == held_back
+    sizes = [len(arena.held_out) for arena in arenas]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_folds_need_images_to_hold_back():
+    with pytest.raises(DataError, match="whose class has others, got 4 folds of 3 such images"):
+        list(numbered([0, 0, 0, 1]).folds(4, seed=0))
+
+
+def test_copies_are_not_trained_on_and_held_back_at_once(monkeypatch, tmp_path):
+    """A set in which every image is there three times is raced as if it were there once."""
+    raced, said = [], []
+    monkeypatch.setattr(module, "run_cells", lambda arena, cells, **_: raced.append(arena))
+    monkeypatch.setattr(module, "_measured", lambda arena, each, cell: trial(each.label, (1.0,)))
+    once = brightness_classes(40)
+    images, labels = once.images.repeat(3, 1, 1, 1), once.labels.repeat(3)
+    data = ImageSet.of(images, labels, once.classes, "copies")
+    found = calibrate(data, TWO, recipe=RECIPE, device="cpu", folder=tmp_path, say=said.append)
+    for arena in raced:
+        trained, held = ({image.numpy().tobytes() for image in part.images} for part in (arena.data, arena.held_out))
+        assert (len(trained), len(held)) == (32, 8)
+        assert not trained & held
+    assert said[0] == "calibrating without 80 images, which are copies of others"
+    assert (found.images, found.all_images) == (40, 120)
+
+
+def test_forty_images_and_two_classes_are_raced(tmp_path):
+    found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
+    assert (found.chosen.label, found.chosen.images, len(found.chosen.errors)) == ("none", 40, 5)
 
 
 def test_the_better_half_goes_on(monkeypatch, tmp_path):
@@ -75,7 +136,7 @@ def test_the_better_half_goes_on(monkeypatch, tmp_path):
     def trained(arena, cells, **_):
         rounds.append([cell.label for cell in cells])
 
-    def measured(arena, trial, recipe, seed):
+    def measured(arena, trial, cell):
         error = 99.0 if trial.label == "none" else float(trial.label)
         return Trial(trial.label, trial.policy, (*trial.errors, error), (*trial.losses, 1.0), 1000)
 
@@ -89,6 +150,15 @@ def test_the_better_half_goes_on(monkeypatch, tmp_path):
     assert rounds[4] == ["1", "3", "none"]
     assert found.chosen.label == "1"
     assert [trial.label for trial in found.trials] == ["1", "3", "none", "5", "7", "8", "9"]
+
+
+def test_every_fold_has_a_seed_of_its_own(monkeypatch, tmp_path):
+    """With one seed for all of them the luck of one start would look like five."""
+    seeds = []
+    monkeypatch.setattr(module, "run_cells", lambda arena, cells, **_: seeds.append({cell.seed for cell in cells}))
+    monkeypatch.setattr(module, "_measured", lambda arena, each, cell: trial(each.label, (1.0,)))
+    calibrate(brightness_classes(), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5, seed=7)
+    assert seeds == [{7}, {8}, {9}, {10}, {11}]
 
 
 def trial(label, errors, loss=1.0, images=1000):
@@ -112,6 +182,13 @@ def test_what_is_not_clearly_better_than_nothing_is_not_chosen():
     assert module._choose([many, trial("a", (10.4, 10.4), images=100_000)]).label == "a"
 
 
+def test_noise_between_seeds_counts():
+    """However many images are held back: a candidate that is 6 points better, then 4 worse, is not better."""
+    plain = trial("none", (10.0, 10.0, 10.0, 10.0), 0.01, images=1_000_000)
+    assert module._choose([plain, trial("a", (4.0, 14.0, 4.0, 14.0), images=1_000_000)]).label == "none"
+    assert module._choose([plain, trial("a", (8.9, 9.1, 8.9, 9.1), images=1_000_000)]).label == "a"
+
+
 def test_a_small_budget_drops_the_last_candidates():
     assert module._rounds(11) == [11, 7, 5, 4, 3]
     assert module._rounds(2) == [2, 2, 2, 2, 2]
@@ -120,8 +197,10 @@ def test_a_small_budget_drops_the_last_candidates():
 def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
     """5 candidates: 5, 4, 3, 3 runs in the next four rounds, of 20 epochs as planned."""
 
-    def left(seconds, cost=0.1):
-        return module._epochs_left(5, 4, 20, seconds, cost)
+    def left(seconds, spent=0.0, epochs=20):
+        last = Round(5, epochs, 5 * epochs * 0.1)
+        plan = Plan(None, "", 100, 0.0, epochs=20, setup_seconds=spent - last.seconds, rounds=[last])
+        return module._next_epochs(plan, 5, 4, seconds)
 
     assert module._rounds(5, 4) == [5, 4, 3, 3]
     assert left(30.0) == left(1000.0) == 20
@@ -129,7 +208,10 @@ def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
     assert left(14.0) == 11  # 10 would be half of it: 14 s pay for three rounds of 11
     assert left(5.5) == 11  # one round
     assert left(4.0) is None
-    assert module._epochs_left(5, 4, 4, 1.5, 0.1) is None  # three epochs tell nothing
+    assert left(1014.0, spent=1000.0) == 11
+    assert left(18.0, epochs=11) == 11  # what the round before had
+    assert left(5.5, epochs=11) == 11
+    assert left(4.5, epochs=11) is None  # 9 are less than half of what was planned
 
 
 @pytest.mark.slow
@@ -156,20 +238,32 @@ def test_a_set_that_is_too_large_for_the_time_is_cut(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_image_seconds", lambda *given: 1.0)
     monkeypatch.setattr(module, "run_cells", lambda arena, cells, **_: raced.append(arena))
     monkeypatch.setattr(module, "_measured", lambda arena, each, *_: trial(each.label, (1.0,)))
-    candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
-    calibrate(brightness_classes(1500), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, say=said.append)
+    found = calibrate(brightness_classes(1500), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, say=said.append)
     assert {len(arena.data) + len(arena.held_out) for arena in raced} == {1000}
     assert said[0] == "calibrating with 1000 of 1500 images: time does not allow for more"
+    told = found.provenance()
+    assert (told["images"], told["all_images"]) == (1000, 1500)
+    assert "(1 of 5 folds of 1000 of 1500 images, 4 epochs of small)" in told["sentence"]
+    assert "(1 of 5 folds, 4 epochs of small)" in replace(found, images=1500).sentence()
 
 
 def test_two_rounds_of_the_shortest_race_decide_how_many_images():
     """Five candidates, then four, of four epochs: 36 passes over four fifths of the images."""
-    data = brightness_classes(3000)
-    assert module._payable(data, 11, 1.0, 36.0 * 2400, 0) is data
-    assert len(module._payable(data, 11, 1.0, 36.0 * 2000, 0)) == 2500
-    assert len(module._payable(data, 11, 1.0, -1.0, 0)) == 1000
-    few = data.subset(900, 0)
-    assert module._payable(few, 11, 1.0, -1.0, 0) is few
+    assert module._payable(3000, 2, 11, 1.0, 36.0 * 2400) == 3000
+    assert module._payable(3000, 2, 11, 1.0, 36.0 * 2000) == 2500
+    assert module._payable(3000, 2, 11, 1.0, -1.0) == 1000
+    assert module._payable(900, 2, 11, 1.0, -1.0) == 900
+    assert module._payable(50_000, 1000, 11, 1.0, -1.0) == 2000  # two of a class, on average
+
+
+def test_a_small_class_does_not_keep_a_large_set_from_being_cut(monkeypatch, tmp_path):
+    raced = []
+    monkeypatch.setattr(module, "_image_seconds", lambda *given: 1.0)
+    monkeypatch.setattr(module, "run_cells", lambda arena, cells, **_: raced.append(arena))
+    monkeypatch.setattr(module, "_measured", lambda arena, each, *_: trial(each.label, (1.0,)))
+    data = numbered([0] * 1490 + [1] * 10)
+    calibrate(data, TWO, recipe=RECIPE, device="cpu", folder=tmp_path)
+    assert {len(arena.data) + len(arena.held_out) for arena in raced} == {1000}
 
 
 def test_the_cost_of_an_image_is_measured_on_a_part(monkeypatch):
@@ -180,6 +274,15 @@ def test_the_cost_of_an_image_is_measured_on_a_part(monkeypatch):
     monkeypatch.setattr(module, "_MEASURED_IMAGES", 64)
     assert module._image_seconds(brightness_classes(200), candidates, RECIPE, 1, torch.device("cpu"), 0) > 0
     assert seen == [64]
+
+
+def test_of_several_short_epochs_the_fastest_counts(monkeypatch):
+    """Epochs of 0.4, 0.1 and 0.2 s on a clock of their own; a fourth would begin after the half second."""
+    monkeypatch.setattr(module, "_MEASURED_S", 0.55)
+    now, lengths = [0.0], iter((0.4, 0.1, 0.2, 0.01))
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    assert module._fastest(lambda: now.__setitem__(0, now[0] + next(lengths))) == pytest.approx(0.1)
+    assert next(lengths) == 0.01
 
 
 def test_nothing_is_compiled(monkeypatch, tmp_path):
@@ -217,6 +320,184 @@ def test_that_nothing_was_clearly_better_is_said():
 def test_within_noise_is_said():
     trials = (trial("a", (5.0, 7.0)), trial("b", (6.0, 6.5)))
     assert "within the noise" in Calibration(trials[0], trials, 5, RECIPE, 1.0).sentence()
+    same = (trial("a", (5.0, 5.0)), trial("b", (5.0, 5.0)))
+    assert "within the noise" in Calibration(same[0], same, 5, RECIPE, 1.0).sentence()  # and no guess
+
+
+def test_a_harder_one_of_equals_is_not_called_ahead():
+    """The other has fewer errors in every fold, by very little."""
+    trials = (trial("hard", (5.02, 7.01, 6.03)), trial("weak", (5.0, 7.0, 6.0)))
+    found = Calibration(trials[0], trials, 5, RECIPE, 1.0)
+    assert found.sentence().endswith("; weak had 6.0%, which is level with it but trains less hard.")
+
+
+def test_folds_that_share_images_are_less_sure_than_seeds():
+    """Differences of -1, -2 and -1.5: t is 3.93, of two degrees of freedom; else it were 5.20 (p 0.035)."""
+    trials = (trial("a", (5.0, 5.0, 5.0)), trial("b", (6.0, 7.0, 6.5)))
+    found = Calibration(trials[0], trials, 5, RECIPE, 1.0)
+    assert found.against("b").p == pytest.approx(1 - 3.928 / (2 + 3.928**2) ** 0.5, abs=1e-4)
+    assert "within the noise" in found.sentence()
+
+
+def test_fewer_epochs_in_later_rounds_are_said():
+    one = (trial("a", (5.0,)),)
+    rounds = (Round(5, 12, 1.0), Round(3, 7, 1.0))
+    assert "7 to 12 epochs of small" in Calibration(one[0], one, 5, RECIPE, 1.0, rounds=rounds).sentence()
+
+
+# --- trainings that diverge -----------------------------------------------------------------------------------------
+
+
+def diverging(policy, fold=None):
+    """A step that makes the loss of one policy no number."""
+    plain = Training._step
+
+    def step(self, images, targets):
+        mine = self.feed.policy.hash == policy.hash and fold in (None, self.seed)
+        return plain(self, images, targets) + (float("nan") if mine else 0.0)
+
+    return step
+
+
+def test_a_training_that_diverges_loses_and_the_race_goes_on(monkeypatch, tmp_path):
+    monkeypatch.setattr(Training, "_step", diverging(WORST))
+    found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
+    assert found.chosen.label == "none"
+    assert len(found.chosen.errors) == 5
+    lost = found.trials[1]
+    assert (lost.errors, lost.losses, lost.loss) == ((50.0,), (), None)
+    assert lost.diverged == "the training loss was not finite in epoch 1"
+    row = json.loads(found.policy(WORST).to_json())["provenance"]["calibration"]["table"][1]
+    assert (row["diverged"], row["training_loss"]) == (lost.diverged, None)
+    assert "inverted   50.0% errors, 1 of 5 folds (the training loss was not finite in epoch 1)" in found.words()
+
+
+def test_none_stays_in_though_it_diverged_once_and_is_not_chosen(monkeypatch, tmp_path):
+    monkeypatch.setattr(Training, "_step", diverging(named("none"), fold=0))
+    found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
+    assert found.chosen.label == "inverted"
+    assert [len(each.errors) for each in found.trials] == [5, 5]
+    assert len(found.trials[1].losses) == 4
+
+
+def test_who_diverged_loses_to_a_worse_error():
+    lost = replace(trial("a", (5.0, 50.0)), diverged="why")
+    assert module._choose([lost, trial("b", (60.0, 60.0)), trial("none", (61.0, 61.0), images=10**6)]).label == "b"
+    assert [each.label for each in module._better_half([lost, trial("b", (60.0,)), trial("none", (70.0,))])] == [
+        "b",
+        "none",
+    ]
+
+
+def test_a_race_in_which_all_diverge_is_one_sentence(monkeypatch, tmp_path):
+    plain = Training._step
+    monkeypatch.setattr(Training, "_step", lambda self, *batch: plain(self, *batch) * float("nan"))
+    with pytest.raises(
+        RunError, match=r"every training .* diverged \(none: the training loss was not finite in epoch 1"
+    ):
+        calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
+    assert len(list((tmp_path / "cells").iterdir())) == 2  # nobody is left for a second round
+
+
+# --- stopped and resumed --------------------------------------------------------------------------------------------
+
+
+FOUR = [*TWO, Candidate("uniform", named("uniform")), Candidate("flipped", named("random", seed=1, ops=["flip"]))]
+
+
+class Clock:
+    """The machine's speed: a measured cost of an image, and seconds that trainings take."""
+
+    def __init__(self, monkeypatch, cost, stop_after=None):
+        self.trained, self.cost = [], cost
+        plain = run_group
+
+        def group(arena, cells, **given):
+            if stop_after is not None and len(self.trained) == stop_after:
+                raise KeyboardInterrupt
+            self.trained += [(arena.held_out_from, cell.label, cell.recipe.epochs, cell.seed) for cell in cells]
+            return plain(arena, cells, **given)
+
+        monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
+        monkeypatch.setattr(module, "_image_seconds", lambda *given: self.cost)
+
+
+def errors_of(found):
+    return {each.label: each.errors for each in found.trials}
+
+
+def test_a_race_that_was_stopped_goes_on_as_it_was_planned(monkeypatch, tmp_path):
+    """In its first round, as its second begins, and in that; the machine seems far slower the second time."""
+    monkeypatch.setattr(module, "_LEAST_IMAGES", 30)
+    data, given = brightness_classes(40), {"recipe": replace(RECIPE, epochs=6), "device": "cpu", "minutes": 5}
+
+    def race(folder, cost, stop_after=None):
+        with monkeypatch.context() as patch:
+            clock = Clock(patch, cost, stop_after)
+            with pytest.raises(Stopped) if stop_after else nullcontext():
+                return clock, calibrate(data, FOUR, folder=tmp_path / folder, **given)
+        return clock, None
+
+    clock, whole = race("whole", 1e-6)
+    again, same = race("whole", 1.0)
+    assert (again.trained, same) == ([], whole)  # one that is over, too, and with its seconds
+    for stop_after in (1, 4, 5):
+        begun, _ = race(str(stop_after), 1e-6, stop_after)
+        rest, resumed = race(str(stop_after), 1.0)
+        assert begun.trained + rest.trained == clock.trained  # nothing twice, nothing else
+        assert errors_of(resumed) == errors_of(whole)
+        assert (resumed.images, resumed.recipe) == (whole.images, whole.recipe)
+        assert (whole.images, whole.recipe.epochs) == (40, 6)
+        assert [(r.runs, r.epochs) for r in resumed.rounds] == [(r.runs, r.epochs) for r in whole.rounds]
+
+
+def test_time_that_was_spent_is_not_there_again(monkeypatch, tmp_path):
+    """Stopped in its second round; what the first took, the whole five minutes, leaves nothing for a third."""
+    given = {"recipe": RECIPE, "device": "cpu", "minutes": 5, "folder": tmp_path}
+    with monkeypatch.context() as patch:
+        Clock(patch, 1e-6, 5)
+        with pytest.raises(Stopped):
+            calibrate(brightness_classes(40), FOUR, **given)
+    plan = json.loads((tmp_path / "race.json").read_text())
+    assert plan["candidates"] == ["none", "inverted", "uniform", "flipped"]
+    assert (plan["images"], plan["seeds"], plan["epochs"]) == (40, [0, 1, 2, 3, 4], 12)
+    assert [each["epochs"] for each in plan["rounds"]] == [12, 12]
+    assert plan["rounds"][1]["seconds"] is None
+    plan["rounds"][0]["seconds"] = 300.0
+    (tmp_path / "race.json").write_text(json.dumps(plan))
+    found = calibrate(brightness_classes(40), FOUR, **given)
+    assert len(found.rounds) == 2
+    assert found.seconds > 300
+
+
+def test_runs_that_were_finished_before_count_as_the_others(monkeypatch, tmp_path):
+    """Three of four are there: the last takes two seconds, so the round takes eight."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "read_cell", lambda arena, cell: None if cell.label == "none" else {})
+    (arena,) = module._folds(brightness_classes(40), tmp_path, "cpu", 0)[:1]
+    cells = [module.Cell(each.label, each.policy, RECIPE, 0) for each in FOUR]
+    train = lambda arena, cells: now.__setitem__(0, now[0] + 2.0)  # noqa: E731
+    assert module._one_round(arena, cells, 0.5, train, str) == 8.0
+    assert module._one_round(arena, cells[1:], 0.5, train, str) == 3 * 12 * 32 * 0.5  # as was planned
+
+
+def test_another_race_has_another_plan(monkeypatch, tmp_path):
+    given = {"recipe": RECIPE, "device": "cpu", "minutes": 5, "folder": tmp_path}
+    Clock(monkeypatch, 1e-6)
+    calibrate(brightness_classes(40), TWO, **given)
+    before = json.loads((tmp_path / "race.json").read_text())
+    calibrate(brightness_classes(44), TWO, **given)
+    after = json.loads((tmp_path / "race.json").read_text())
+    assert (before["images"], after["images"]) == (40, 44)
+    assert before["of"] != after["of"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"of": "x"}', '{"rounds": 3}'])
+def test_a_damaged_plan_is_named(tmp_path, content):
+    (tmp_path / "race.json").write_text(content)
+    with pytest.raises(RunError, match=r"race\.json' cannot be read .*: remove it to plan the race anew"):
+        calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path)
 
 
 def test_a_small_budget_means_short_trainings(tmp_path):
@@ -245,6 +526,11 @@ def test_refusals(tmp_path):
         calibrate(data, [Candidate("none", named("none"))], minutes=0)
     with pytest.raises(ConfigError, match="needs a candidate"):
         calibrate(data, [])
-    lone = ImageSet.of(data.images[:3], torch.tensor([0, 0, 1]), data.classes, "lone")
-    with pytest.raises(DataError, match="each needs two; use --no-calibrate"):
-        calibrate(lone, [Candidate("none", named("none"))], recipe=RECIPE, device="cpu", folder=tmp_path)
+    with pytest.raises(ConfigError, match="labels of their own, got none, none"):
+        calibrate(data, [TWO[0], TWO[0]])
+    for labels, words in (([0, 1, 2], "no class has two different ones"), ([0, 0, 0], "needs images of two classes")):
+        with pytest.raises(RaceError, match=words):
+            calibrate(numbered(labels), TWO, recipe=RECIPE, device="cpu", folder=tmp_path)
+    twins = ImageSet.of(data.images[[0, 0, 1, 1]], data.labels[[0, 0, 1, 1]], data.classes, "twins")
+    with pytest.raises(RaceError, match="no class has two different ones"):
+        calibrate(twins, TWO, recipe=RECIPE, device="cpu", folder=tmp_path)

@@ -27,7 +27,7 @@ from fasteraa.evaluate.compare import (
     tabulate,
 )
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Trained
+from fasteraa.evaluate.trainer import Diverged, Trained
 from fasteraa.policy.named import named
 
 compare_module = importlib.import_module("fasteraa.evaluate.compare")  # the room exports a function of that name
@@ -183,10 +183,36 @@ def test_the_record_holds_what_was_run(arena, quick):
     assert not list((arena.folder / "cells").glob("*.pt"))
 
 
-def test_a_failing_cell_is_named(arena, quick):
-    recipe = replace(quick, learning_rate=1e30, clip=0)
-    with pytest.raises(RunError, match=r"^uniform, seed 0: the training loss was not finite"):
-        run_cells(arena, cells(arena, recipe, "uniform", 1), 1, str)
+WHY = "the training loss was not finite in epoch 1"
+
+
+def test_a_run_that_diverges_is_kept_as_such_and_ends_no_other(arena, quick):
+    recipe, said = replace(quick, learning_rate=1e30, clip=0), []
+    mixed = [*cells(arena, recipe, "uniform", 1), *cells(arena, quick, "none", 1)]
+    assert run_cells(arena, mixed, 1, said.append)
+    assert said[0] == f"1/2 uniform, seed 0: {WHY} (0 s)"
+    assert said[1].startswith("2/2 none, seed 0: ")
+    assert read_cell(arena, mixed[0])["diverged"] == WHY
+    assert read_cell(arena, mixed[1])["error"] >= 0
+    assert run_cells(arena, mixed, 1, said.append)
+    assert said[2:] == ["2 of 2 runs are there already"]
+
+
+def test_runs_that_diverged_are_in_no_mean(arena, quick, calls, monkeypatch):
+    train = compare_module.train_together
+
+    def diverging(data, held_out, jobs, **options):
+        if (jobs[0].policy.name, jobs[0].seed) == ("none", 1):
+            return [Diverged(WHY, 1.0, 1, {"device": "a device"})]
+        return train(data, held_out, jobs, **options)
+
+    monkeypatch.setattr(compare_module, "train_together", diverging)
+    run_cells(arena, cells(arena, quick), 1, str)
+    found = tabulate(arena, parse_contenders("none,uniform", 2), quick, range(2))
+    assert [dict(row.errors) for row in found.rows] == [{0: 25.0}, {0: 20.0, 1: 21.5}]
+    assert found.rows[1].against["none"].n == 1
+    assert found.diverged == (f"none, seed 1 ({WHY})",)
+    assert found.missing == 0
 
 
 def test_ctrl_c_keeps_finished_cells_and_says_how_to_go_on(arena, quick, calls, monkeypatch):

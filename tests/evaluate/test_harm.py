@@ -1,5 +1,7 @@
 """What hurts: a judge with a known weakness is hurt by that and by nothing else."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -54,6 +56,14 @@ def test_sub_policies_one_by_one(judge):
     )
     found = harm_of_sub_policies(judge, Policy((good, bad, never), "mixed"))
     assert [(each.number, each.drop.points) for each in found] == [(1, 50.0), (0, 0.0)]
+
+
+def test_no_judge_comes_of_a_run_that_diverged(data, held_out, tiny, tmp_path):
+    (tmp_path / "cells").mkdir()
+    arena = Arena(data, held_out, "test images", tmp_path, "cpu")
+    for _ in range(2):
+        with pytest.raises(RunError, match=r"no network to judge .* none, seed 0: the training loss was not finite"):
+            judge_of(arena, replace(tiny, learning_rate=1e30, clip=0))
 
 
 def test_the_judge_is_trained_without_a_policy_and_kept(data, held_out, tiny, tmp_path, monkeypatch):

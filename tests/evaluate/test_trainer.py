@@ -15,7 +15,7 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.evaluate import trainer as trainer_module
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Group, Training, train
+from fasteraa.evaluate.trainer import Diverged, Group, Job, Training, train, train_together
 from fasteraa.policy.named import named
 
 CPU = torch.device("cpu")
@@ -231,6 +231,47 @@ def test_nesterov_momentum(data, tiny):
 def test_a_loss_that_is_not_finite_is_one_sentence(data, held_out, tiny):
     with pytest.raises(RunError, match=r"^the training loss was not finite in epoch \d: lower learning_rate$"):
         run(data, held_out, replace(tiny, learning_rate=1e30, clip=0))
+
+
+WILD = {"learning_rate": 1e30, "clip": 0}
+
+
+def test_only_the_run_that_diverges_is_lost(data, held_out, tiny):
+    """Of two in lockstep the other one learns what it would have learned alone."""
+    jobs = [Job(named("none"), replace(tiny, **WILD)), Job(named("uniform"), tiny, 3)]
+    lost, kept = train_together(data, held_out, jobs, device="cpu")
+    assert isinstance(lost, Diverged)
+    assert lost.why == "the training loss was not finite in epoch 1"
+    assert lost.provenance["policy"]["name"] == "none"
+    assert torch.equal(weights(kept), weights(run(data, held_out, tiny, 3, "uniform")))
+
+
+def test_that_a_run_diverged_outlives_a_stop(data, held_out, tiny, tmp_path):
+    jobs = [Job(named("none"), recipe, 0, tmp_path / name) for name, recipe in
+            (("lost.pt", replace(tiny, **WILD)), ("kept.pt", tiny))]  # fmt: skip
+    with pytest.raises(OutOfTime):
+        train_together(data, held_out, jobs, device="cpu", until=lambda: 0.0)
+    lost, kept = train_together(data, held_out, jobs, device="cpu")
+    assert isinstance(lost, Diverged)
+    assert lost.why.endswith("in epoch 1")
+    assert torch.equal(weights(kept), weights(run(data, held_out, tiny)))
+
+
+def test_nothing_is_trained_once_all_have_diverged(data, held_out, tiny):
+    told = []
+    jobs = [Job(named("none"), replace(tiny, **WILD), seed) for seed in (0, 1)]
+    found = train_together(data, held_out, jobs, device="cpu", tell=lambda *row: told.append(row[0]))
+    assert [each.why for each in found] == ["the training loss was not finite in epoch 1"] * 2
+    assert told == [1]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_only_the_run_that_diverges_is_lost(data, held_out, tiny):
+    jobs = [Job(named("none"), recipe) for recipe in (replace(tiny, **WILD), replace(tiny, epochs=3))]
+    lost, kept = train_together(data, held_out, jobs, device="cuda", fuse=False)
+    assert isinstance(lost, Diverged)
+    assert math.isfinite(kept.train_loss)
+    assert kept.error < 50
 
 
 def test_nothing_in_a_checkpoint_is_executed(data, held_out, tiny, tmp_path):

@@ -36,6 +36,13 @@ FOUND = {
         "table": [
             {"candidate": "found x2", "hash": "h", "errors": [19.0, 21.0], "training_loss": 0.61},
             {"candidate": "none", "hash": "h", "errors": [26.25], "training_loss": 0.3333},
+            {
+                "candidate": "uniform",
+                "hash": "h",
+                "errors": [50.0],
+                "training_loss": None,
+                "diverged": "lost in epoch 1",
+            },
         ],
     },
 }
@@ -174,6 +181,7 @@ def test_the_card(policy, tmp_path):
         "| device | a GPU \\| two |",
         "| found x2 | 20.0 | 2 | 0.610 |",
         "| none | 26.2 | 1 | 0.333 |",
+        "| uniform | 50.0 | 1 | lost in epoch 1 |",
         "Chosen: found x2, with 20.0% errors.",
         "- It mirrors images: not for text, digits and whatever else has a left and a right.",
     ):

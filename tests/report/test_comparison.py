@@ -17,6 +17,7 @@ from fasteraa.report.comparison import (
     harm_markdown,
     interval,
     publish,
+    read_comparison,
     sentence,
     ticks,
     to_markdown,
@@ -64,6 +65,18 @@ def test_the_sentence_tells_the_truth_either_way(comparison):
     )
     assert sentence(table()) == "No run has been made."
     assert sentence(table(row("none", [3.0]))) == "none: 3.00% errors."
+
+
+def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
+    lost = replace(comparison, diverged=("none, seed 3 (why)", "bad, seed 4 (why)"))
+    assert sentence(lost).endswith(" Diverged, and in no mean: none, seed 3 (why); bad, seed 4 (why).")
+    assert sentence(replace(table(), diverged=("a",))) == "No run came to an error. Diverged, and in no mean: a."
+    publish(lost, tmp_path)
+    assert read_comparison(tmp_path / "comparison.json") == lost
+    content = json.loads((tmp_path / "comparison.json").read_text())
+    del content["diverged"]  # as older versions wrote it
+    (tmp_path / "comparison.json").write_text(json.dumps(content))
+    assert read_comparison(tmp_path / "comparison.json") == comparison
 
 
 def test_markdown(comparison):

@@ -73,6 +73,7 @@ def run(tmp_path_factory):
     table = [
         {"candidate": "found, 2 passes", "hash": "sha256:0", "errors": [41.0, 43.0], "training_loss": 1.25},
         {"candidate": "none", "hash": "sha256:1", "errors": [50.0], "training_loss": 1.0},
+        {"candidate": "uniform", "hash": "h", "errors": [50.0], "training_loss": None, "diverged": "lost in epoch 1"},
     ]
     told = {"chosen": "found, 2 passes", "sentence": "Chosen: found, 2 passes.", "folds": 5, "table": table}
     provenance = {**result.policy.provenance, "calibration": told}
@@ -154,7 +155,8 @@ def test_what_it_tells(run, compared):
     for words in (
         "sample: 32 images of 10 classes at 8 x 8 pixels", "2 of 2 epochs", "The search is finished.",
         "Strength: of the images pass 100% through 2 sub-policies.", "Chosen: found, 2 passes.",
-        "found, 2 passes (chosen) 42.0 2 1.25", "none 50.0 1 1.00", "mine | <b>bold</b> 8.50",
+        "found, 2 passes (chosen) 42.0 2 1.25", "none 50.0 1 1.00", "uniform 50.0 1 lost in epoch 1",
+        "mine | <b>bold</b> 8.50",
         "Lowest error: mine | <b>bold</b>", "invert +20.0 (±3.0)", "[50% invert(100%) | 50% flip(100%)]",
         "fasteraa search --config config.toml --out runs/again", "learning_rate = 0.001", "policy.to_timm(transform",
     ):  # fmt: skip

@@ -215,6 +215,20 @@ def test_a_search_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
     assert "A search failed, ants-and-bees" in to_markdown(result)
 
 
+def test_a_run_that_diverges_is_a_remark(tmp_path, monkeypatch):
+    from fasteraa.evaluate.trainer import Training
+
+    step = Training._step
+
+    def diverging(self, images, labels):
+        return step(self, images, labels) + (math.nan if self.recipe.cutout else 0.0)
+
+    monkeypatch.setattr(Training, "_step", diverging)
+    result, _ = quick("reduced-cifar10", tmp_path, only="cutout")
+    assert not any(found.values for found in result.found)
+    assert "A run diverged, reduced-cifar10, cutout" in to_markdown(result)
+
+
 def test_nothing_but_failures_is_an_error(tmp_path, monkeypatch):
     def search(*_, **__):
         raise RunError("a loss was not finite in epoch 1")

@@ -62,6 +62,7 @@ def compare_command(
     tracker: Trackers = None,
 ) -> None:
     """Train a network with each policy and several seeds, and put the errors side by side."""
+    from fasteraa.errors import RunError
     from fasteraa.evaluate.arena import open_arena
     from fasteraa.evaluate.compare import cells_of, end_of, parse_contenders, run_cells, tabulate
     from fasteraa.report.comparison import publish
@@ -82,6 +83,11 @@ def compare_command(
             typer.echo(_per_op(arena, chosen, contenders, out))
         _track(comparison, range(seeds), tracking)
     typer.echo(f"table: {out / 'comparison.md'}\nplot:  {out / 'comparison.svg'}\ndata:  {out / 'comparison.json'}")
+    if comparison.diverged:
+        raise RunError(
+            f"these runs diverged, the table is of the others: {'; '.join(comparison.diverged)}; "
+            "try a larger --batch-size"
+        )
 
 
 @app.command("evaluate")
@@ -105,9 +111,9 @@ def evaluate_command(
     data_root: DataRoot = None,
 ) -> None:
     """Train a network once with one policy: a single cell of compare, kept in the same folder."""
-    from fasteraa.errors import ConfigError
+    from fasteraa.errors import ConfigError, RunError
     from fasteraa.evaluate.arena import open_arena
-    from fasteraa.evaluate.compare import cells_of, parse_contenders, read_cell, run_cells
+    from fasteraa.evaluate.compare import cells_of, parse_contenders, read_cell, run_cells, why_diverged
 
     contenders = parse_contenders(policy, seed + 1)
     if len(contenders) > 1:
@@ -119,6 +125,8 @@ def evaluate_command(
     run_cells(arena, [cell], 1, lambda text: None)
     record = read_cell(arena, cell)
     assert record is not None
+    if why := why_diverged(record):
+        raise RunError(f"{cell.label}, seed {seed}: {why}; try a larger --batch-size")
     typer.echo(
         f"{cell.label}, seed {seed}: {record['error']:.2f}% errors on {len(arena.held_out)} images "
         f"({arena.held_out_from}), trained in {record['seconds']:.0f} s"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fasteraa.errors import ConfigError
+from fasteraa.errors import ConfigError, RaceError
 from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
 
 if TYPE_CHECKING:
@@ -121,11 +121,15 @@ def _search(
     if result.data.masks is not None:
         summary = f"{_about_masks(result)}\n\n{summary}"
     elif calibrate_minutes is not None and result.finished:
-        calibration = _calibrate(result, settings, calibrate_minutes, folder, device, progress.say)
-        policy = calibration.policy(result.policy)
-        result.policy.save(folder.found)
-        policy.save(folder.policy)
-        summary += f"\n\nHow much of it to apply:\n{calibration.words()}"
+        try:
+            calibration = _calibrate(result, settings, calibrate_minutes, folder, device, progress.say)
+        except RaceError as error:  # such data say nothing about how much; that is no reason to lose the summary
+            summary += f"\n\n{error}\nThe policy is as the search found it."
+        else:
+            policy = calibration.policy(result.policy)
+            result.policy.save(folder.found)
+            policy.save(folder.policy)
+            summary += f"\n\nHow much of it to apply:\n{calibration.words()}"
     folder.write(folder.summary, summary + "\n")
     with folder.replacing(folder.preview) as partial:
         images, masks = _shown(result.data)

@@ -84,10 +84,23 @@ class ImageSet:
         first, rest = stratify.cut(self.labels.numpy(), len(self.classes), fraction, seed)
         return self._take(first), self._take(rest)
 
+    def distinct(self) -> ImageSet:
+        """Without copies: of images equal in every pixel the first stays, whatever their labels."""
+        first: dict[bytes, int] = {}
+        for place, image in enumerate(self.images.numpy()):
+            first.setdefault(hashlib.sha256(image.data).digest(), place)
+        return self if len(first) == len(self) else self._take(np.array(list(first.values())))
+
     def folds(self, count: int, seed: int) -> Iterator[tuple[ImageSet, ImageSet]]:
-        """`count` times (the rest, the fold): each image is in one fold, and every class in all of them."""
-        if not 2 <= count <= min(number for number in self.counts() if number):
-            raise DataError(f"every fold needs an image of each class, got {count} folds of {self.counts()} images")
+        """`count` times (the rest, the fold): each image is in one fold, and every class in the rest.
+
+        The only image of its class is always in the rest.
+        """
+        able = sum(number for number in self.counts() if number > 1)
+        if not 2 <= count <= able:
+            raise DataError(
+                f"every fold needs an image whose class has others, got {count} folds of {able} such images"
+            )
         fold_of = stratify.folds(self.labels.numpy(), len(self.classes), count, seed)
         for fold in range(count):
             yield self._take(np.flatnonzero(fold_of != fold)), self._take(np.flatnonzero(fold_of == fold))

@@ -77,10 +77,13 @@ def cut(labels: Labels, class_count: int, fraction: float, seed: int) -> tuple[L
 
 
 def folds(labels: Labels, class_count: int, count: int, seed: int) -> Labels:
-    """The fold of each image: every class is dealt out in turn, going on where the class before it stopped."""
-    order = np.concatenate(candidates(labels, class_count, seed))
-    fold_of = np.empty(len(labels), dtype=np.int64)
-    fold_of[order] = np.arange(len(labels)) % count
+    """The fold of each image: every class is dealt out in turn, going on where the class before it stopped.
+
+    The only image of its class is in none of them (-1): no network could learn it from the others.
+    """
+    order = np.concatenate([each for each in candidates(labels, class_count, seed) if len(each) != 1])
+    fold_of = np.full(len(labels), -1, dtype=np.int64)
+    fold_of[order] = np.arange(len(order)) % count
     return fold_of
 
 

@@ -9,6 +9,8 @@ chosen. Test images are never touched.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import tempfile
@@ -23,11 +25,12 @@ from typing import Any
 import torch
 
 from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError, DataError
+from fasteraa.errors import ConfigError, RaceError, RunError
 from fasteraa.evaluate.arena import Arena
-from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells, start_workers
+from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells, start_workers, why_diverged
+from fasteraa.evaluate.plan import Plan, Round, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import Estimate, paired
+from fasteraa.evaluate.statistics import Estimate, leftover, paired
 from fasteraa.evaluate.trainer import Group, Training
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.named import named
@@ -40,6 +43,7 @@ _WORTHWHILE_EPOCHS = 20  # rather fewer candidates than shorter trainings,
 _LEAST_CANDIDATES = 5  # but not fewer than these
 _LEAST_IMAGES = 1_000  # rather fewer images than no second round, but not fewer than these
 _MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
+_MEASURED_S = 0.5  # that measuring takes, at least
 _SIDE_BY_SIDE = 8  # runs at once on a GPU
 Say = Callable[[str], None]
 
@@ -59,10 +63,14 @@ class Trial:
     errors: tuple[float, ...]
     losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
     images: int = 0  # held back in all of its folds
+    diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
 
     @property
     def noise(self) -> float:
-        """One standard error of its error, which is also about that of a difference to another on the same images."""
+        """One standard error of its error, which is also about that of a difference to another on the same images.
+
+        It knows that other images could have been held back, not that another seed would have trained otherwise.
+        """
         share = min(max(self.error / 100, 1 / max(self.images, 2)), 1 - 1 / max(self.images, 2))
         return 100 * math.sqrt(share * (1 - share) / max(self.images, 1))
 
@@ -71,8 +79,9 @@ class Trial:
         return sum(self.errors) / len(self.errors)
 
     @property
-    def loss(self) -> float:
-        return sum(self.losses) / len(self.losses)
+    def loss(self) -> float | None:
+        """None if all of its trainings diverged."""
+        return sum(self.losses) / len(self.losses) if self.losses else None
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,9 @@ class Calibration:
     folds: int
     recipe: TrainRecipe
     seconds: float
+    images: int = 0  # that took part
+    all_images: int = 0  # that there were
+    rounds: tuple[Round, ...] = ()
 
     def against(self, label: str) -> Estimate | None:
         """The winner's error minus that of another, fold by fold, where both were raced."""
@@ -89,25 +101,39 @@ class Calibration:
         if other is None or other.label == self.chosen.label:
             return None
         shared = min(len(self.chosen.errors), len(other.errors))
-        return paired(self.chosen.errors[:shared], other.errors[:shared])
+        return paired(self.chosen.errors[:shared], other.errors[:shared], overlap=1 / (self.folds - 1))
 
     def sentence(self) -> str:
         """What was chosen, and how sure that is."""
         words = (
             f"Chosen: {self.chosen.label}, with {self.chosen.error:.1f}% errors on images held back from training "
-            f"({len(self.chosen.errors)} of {self.folds} folds, {self.recipe.epochs} epochs of {self.recipe.network})"
+            f"({len(self.chosen.errors)} of {self.folds} folds{self._part()}, {self._epochs()} epochs of "
+            f"{self.recipe.network})"
         )
-        rest = [trial for trial in self.trials if trial.label != self.chosen.label]
+        rest = [trial for trial in self.trials if trial.label != self.chosen.label and not trial.diverged]
         if not rest:
             return words + "."
         second = rest[0]
-        if second.error < self.chosen.error and self.chosen.label == "none":
-            return f"{words}; {second.label} had {second.error:.1f}%, which is not clearly better than nothing."
+        if second.error < self.chosen.error:
+            why = (
+                "not clearly better than nothing"
+                if self.chosen.label == "none"
+                else "level with it but trains less hard"
+            )
+            return f"{words}; {second.label} had {second.error:.1f}%, which is {why}."
         return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
+
+    def _part(self) -> str:
+        return f" of {self.images} of {self.all_images} images" if self.images < self.all_images else ""
+
+    def _epochs(self) -> str:
+        """Later rounds may have had fewer."""
+        least = min((each.epochs for each in self.rounds), default=self.recipe.epochs)
+        return str(least) if least == self.recipe.epochs else f"{least} to {self.recipe.epochs}"
 
     def _sureness(self, label: str) -> str:
         found = self.against(label)
-        if found is None or found.p is None:
+        if found is None or found.n < 2:
             return ", from one fold alone: a guess"
         if found.significant:
             return f", clearly behind (p {found.p:.3f})"
@@ -124,6 +150,7 @@ class Calibration:
         width = max(len(trial.label) for trial in self.trials)
         lines = [
             f"  {trial.label:{width}}  {trial.error:5.1f}% errors, {len(trial.errors)} of {self.folds} folds"
+            + (f" ({trial.diverged})" if trial.diverged else "")
             for trial in self.trials
         ]
         return "\n".join([*lines, self.sentence()])
@@ -135,14 +162,18 @@ class Calibration:
             "sentence": self.sentence(),
             "network": self.recipe.network,
             "epochs": self.recipe.epochs,
+            "images": self.images,
+            "all_images": self.all_images,
             "folds": self.folds,
+            "rounds": [{"runs": each.runs, "epochs": each.epochs} for each in self.rounds],
             "seconds": round(self.seconds, 1),
             "table": [
                 {
                     "candidate": trial.label,
                     "hash": trial.policy.hash,
                     "errors": [round(error, 3) for error in trial.errors],
-                    "training_loss": round(trial.loss, 4),
+                    "training_loss": None if trial.loss is None else round(trial.loss, 4),
+                    **({"diverged": trial.diverged} if trial.diverged else {}),
                 }
                 for trial in self.trials
             ],
@@ -187,76 +218,113 @@ def calibrate(
 ) -> Calibration:
     """Race the candidates and name the winner. `recipe.epochs` is the most that a run may take.
 
-    `jobs` runs go side by side: by default as many as there are cores on a CPU, eight on a GPU.
+    `jobs` runs go side by side: by default as many as there are cores on a CPU, eight on a GPU. With a `folder` a race
+    that was stopped goes on as it was planned, with what was finished; of `minutes` what it took before is gone.
     """
     if not minutes > 0:
         raise ConfigError(f"the minutes of calibration must be positive, got {minutes}")
     if not candidates:
         raise ConfigError("calibration needs a candidate")
-    if data.masks is not None:
-        raise DataError(f"calibration trains classifiers, {data.name!r} has masks in the place of labels")
+    if len({candidate.label for candidate in candidates}) < len(candidates):
+        raise ConfigError(f"candidates need labels of their own, got {', '.join(each.label for each in candidates)}")
+    began, all_images = time.monotonic(), len(data)
+    data = _raceable(data, say)
     recipe = replace(recipe or choose_recipe(data, device), cutout=0)
-    began = time.monotonic()
-    end = began + 60 * minutes
+    place = find_device(device)
+    on_gpu = place.type == "cuda"
+    jobs = jobs or (_SIDE_BY_SIDE if on_gpu else os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        arenas = _folds(data, folder or Path(scratch), device, seed)  # first of all: classes may be too small
-        place = find_device(device)
-        on_gpu = place.type == "cuda"
-        jobs = jobs or (_SIDE_BY_SIDE if on_gpu else os.cpu_count() or 1)
-        cost = _image_seconds(data, candidates, recipe, jobs, place, seed)
-        part = _payable(data, len(candidates), cost, end - time.monotonic(), seed)
-        if part is not data:
-            say(f"calibrating with {len(part)} of {len(data)} images: time does not allow for more")
-            arenas = _folds(part, arenas[0].folder, device, seed)
+        folder = folder or Path(scratch)
+        file, of = folder / "race.json", _identity(data, candidates, recipe, seed)
+        plan = read_plan(file, of)
+        if plan is None:
+            cost = _image_seconds(data, candidates, recipe, jobs, place, seed)
+            left = 60 * minutes - (time.monotonic() - began)
+            plan = Plan(file, of, _payable(len(data), len(data.classes), len(candidates), cost, left), cost)
+        else:
+            say("calibrating: the race that was begun goes on")
+        if plan.images < len(data):
+            say(f"calibrating with {plan.images} of {len(data)} images: time does not allow for more")
+            data = data.subset(plan.images, seed)
+        arenas = _folds(data, folder, device, seed)
         workers = None if on_gpu or jobs == 1 else stack.enter_context(start_workers(arenas, jobs))
         if workers is not None:
             workers.ready()
-        epoch = cost * len(arenas[0].data)
-        candidates, recipe = _affordable(candidates, recipe, epoch, end - time.monotonic(), len(arenas))
+        if not plan.rounds:
+            plan.setup_seconds = time.monotonic() - began
+            _fit(plan, candidates, recipe.epochs, 60 * minutes, arenas, seed)
         # not compiled, as it was measured: that would take the time of a whole round
         train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers, fuse=False)
-        trials = _race(arenas, candidates, recipe, end, seed, train, say)
+        trials = _race(arenas, candidates, recipe, plan, 60 * minutes, train, say)
     chosen = _choose(trials)
     rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.error))
-    return Calibration(chosen, (chosen, *rest), len(arenas), recipe, time.monotonic() - began)
+    return Calibration(
+        chosen=chosen,
+        trials=(chosen, *rest),
+        folds=len(arenas),
+        recipe=_shortened(recipe, plan.epochs),
+        seconds=plan.seconds,
+        images=len(data),
+        all_images=all_images,
+        rounds=tuple(plan.rounds),
+    )
+
+
+def _raceable(data: ImageSet, say: Say) -> ImageSet:
+    """Without copies of images, which would be trained on and held back at once."""
+    if data.masks is not None:
+        raise RaceError(f"calibration trains classifiers, {data.name!r} has masks in the place of labels")
+    whole, data = len(data), data.distinct()
+    if sum(count > 0 for count in data.counts()) < 2:
+        raise RaceError("calibration trains classifiers, which needs images of two classes: there is one")
+    if max(data.counts()) < 2:
+        raise RaceError("calibration holds images back, but no class has two different ones")
+    if len(data) < whole:
+        say(f"calibrating without {whole - len(data)} images, which are copies of others")
+    return data
+
+
+def _identity(data: ImageSet, candidates: Sequence[Candidate], recipe: TrainRecipe, seed: int) -> str:
+    """Whatever makes it another race; not the time it may take."""
+    policies = [(each.label, each.policy.hash) for each in candidates]
+    return hashlib.sha256(json.dumps([data.fingerprint, policies, recipe.key, seed]).encode()).hexdigest()[:16]
 
 
 def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
-    """Each fold holds another fifth of every class back; classes of few images allow fewer folds."""
-    least = min(count for count in data.counts() if count)
-    if least < 2:
-        raise DataError("calibration holds images of every class back, so each needs two; use --no-calibrate")
+    """Each fold holds another fifth of every class back; very few images allow fewer folds."""
     with named_trouble(folder):
         (folder / "cells").mkdir(parents=True, exist_ok=True)
-    parts = data.folds(min(FOLDS, least), seed)
+    parts = data.folds(min(FOLDS, sum(count for count in data.counts() if count > 1)), seed)
     return [Arena(rest, part, f"fold {fold}", folder, device) for fold, (rest, part) in enumerate(parts, 1)]
 
 
-def _payable(data: ImageSet, candidates: int, cost: float, seconds: float, seed: int) -> ImageSet:
+def _payable(images: int, classes: int, candidates: int, cost: float, seconds: float) -> int:
     """All images, or where not even two rounds of the shortest race on them can be paid for, a part of them."""
     runs = sum(_rounds(min(candidates, _LEAST_CANDIDATES))[:2])
     most = math.floor(max(seconds, 0.0) / (runs * _LEAST_EPOCHS * max(cost, 1e-9)) * FOLDS / (FOLDS - 1))
-    count = max(most, _LEAST_IMAGES, 2 * len(data.classes))
-    if count >= len(data):
-        return data
-    part = data.subset(count, seed)
-    enough = min(FOLDS, *(number for number in data.counts() if number))
-    return part if min(number for number in part.counts() if number) >= enough else data
+    return min(images, max(most, _LEAST_IMAGES, 2 * classes))
 
 
-def _affordable(
-    candidates: Sequence[Candidate], recipe: TrainRecipe, epoch: float, seconds: float, folds: int
-) -> tuple[Sequence[Candidate], TrainRecipe]:
+def _fit(
+    plan: Plan, candidates: Sequence[Candidate], most: int, seconds: float, arenas: Sequence[Arena], seed: int
+) -> None:
+    """As many candidates and epochs (at most `most`) as the whole race can pay for."""
+    epoch = plan.image_seconds * len(arenas[0].data)
+    count, plan.epochs = _affordable(len(candidates), most, epoch, seconds - plan.seconds, len(arenas))
+    plan.candidates = tuple(candidate.label for candidate in candidates[:count])
+    plan.seeds = tuple(seed + fold for fold in range(len(arenas)))  # one seed for all would be one start for all
+
+
+def _affordable(count: int, most: int, epoch: float, seconds: float, folds: int) -> tuple[int, int]:
     """As many candidates and epochs as the whole race can pay for, when a run's epoch costs `epoch` seconds."""
 
     def epochs(count: int) -> int:
         return math.floor(seconds / (sum(_rounds(count, folds)) * max(epoch, 1e-9)))
 
-    count = len(candidates)
-    wanted = min(recipe.epochs, max(_WORTHWHILE_EPOCHS, recipe.epochs // 2))
+    wanted = min(most, max(_WORTHWHILE_EPOCHS, most // 2))
     while count > _LEAST_CANDIDATES and epochs(count) < wanted:
         count -= 1
-    return candidates[:count], _shortened(recipe, max(_LEAST_EPOCHS, epochs(count)))
+    return count, min(most, max(_LEAST_EPOCHS, epochs(count)))
 
 
 def _shortened(recipe: TrainRecipe, epochs: int) -> TrainRecipe:
@@ -297,76 +365,129 @@ def _image_seconds(
         group.record()
         if on_gpu:
             group.one_epoch()
-        began = time.monotonic()
-        group.one_epoch()
+        seconds = _fastest(group.one_epoch)
     finally:
         torch.set_num_threads(threads)
-    return (time.monotonic() - began) / (len(members) if on_gpu else jobs) / len(data)
+    return seconds / (len(members) if on_gpu else jobs) / len(data)
+
+
+def _fastest(epoch: Callable[[], None]) -> float:
+    """Of as many as half a second has time for: the first one of few images is slow."""
+    began, fastest = time.monotonic(), math.inf
+    while time.monotonic() < began + _MEASURED_S or fastest == math.inf:
+        start = time.monotonic()
+        epoch()
+        fastest = min(fastest, time.monotonic() - start)
+    return fastest
 
 
 def _race(
     arenas: Sequence[Arena],
     candidates: Sequence[Candidate],
     recipe: TrainRecipe,
-    end: float,
-    seed: int,
+    plan: Plan,
+    seconds: float,
     train: Callable[[Arena, list[Cell]], bool],
     say: Say,
 ) -> list[Trial]:
-    trials = [Trial(candidate.label, candidate.policy, (), ()) for candidate in candidates]
-    alive, cost = trials, None
-    for number, arena in enumerate(arenas):
-        if cost is not None:
-            affordable = _epochs_left(len(alive), len(arenas) - number, recipe.epochs, end - time.monotonic(), cost)
-            if affordable is None:
+    trials = [Trial(each.label, each.policy, (), ()) for each in candidates if each.label in plan.candidates]
+    alive = trials
+    for number, (arena, seed) in enumerate(zip(arenas, plan.seeds, strict=True)):
+        if number == len(plan.rounds):
+            epochs = _next_epochs(plan, len(alive), len(arenas) - number, seconds)
+            if epochs is None:
                 break
-            recipe = _shortened(recipe, affordable)
-        say(f"calibrating, fold {number + 1}: {len(alive)} candidates, {recipe.epochs} epochs of {recipe.network}")
-        began = time.monotonic()
-        train(arena, [_cell(trial, recipe, seed) for trial in alive])
-        cost = (time.monotonic() - began) / (len(alive) * recipe.epochs)
-        alive = [_measured(arena, trial, recipe, seed) for trial in alive]
-        alive.sort(key=lambda trial: trial.error)
-        done = {trial.label: trial for trial in alive}
+            plan.begin(len(alive), epochs)
+        shortened = _shortened(recipe, plan.rounds[number].epochs)
+        cells = [Cell(trial.label, trial.policy, shortened, seed) for trial in alive]
+        taken = _one_round(arena, cells, plan.image_seconds, train, say)
+        if plan.rounds[number].seconds is None:
+            plan.end(taken)
+        measured = [_measured(arena, trial, cell) for trial, cell in zip(alive, cells, strict=True)]
+        done = {trial.label: trial for trial in measured}
         trials = [done.get(trial.label, trial) for trial in trials]
-        best = alive[: _half(len(alive))]
-        alive = best + [trial for trial in alive[len(best) :] if trial.label == "none"]
+        if all(trial.diverged for trial in measured):
+            break
+        alive = _better_half(measured)
+    if all(trial.diverged for trial in trials):
+        raise RunError(
+            f"every training of the calibration diverged ({trials[0].label}: {trials[0].diverged}); use --no-calibrate"
+        )
     return trials
 
 
-def _epochs_left(count: int, folds: int, epochs: int, seconds: float, cost: float) -> int | None:
-    """Epochs of the next rounds, by what the last one cost: shorter ones (not below half) rather than fewer rounds."""
-    rounds = _rounds(count, folds)
-    for kept in range(folds, 0, -1):
-        affordable = min(epochs, math.floor(seconds / (sum(rounds[:kept]) * max(cost, 1e-9))))
-        if 2 * affordable >= epochs and affordable >= _LEAST_EPOCHS:
+def _next_epochs(plan: Plan, alive: int, folds: int, seconds: float) -> int | None:
+    """Epochs of the next round; None if there is no time for one. The first is run in any case."""
+    if not plan.rounds:
+        return plan.epochs
+    last, least = plan.rounds[-1], max(_LEAST_EPOCHS, math.ceil(plan.epochs / 2))
+    return _epochs_left(_rounds(alive, folds), least, last.epochs, seconds - plan.seconds, last.epoch_seconds)
+
+
+def _one_round(
+    arena: Arena, cells: list[Cell], image_seconds: float, train: Callable[[Arena, list[Cell]], bool], say: Say
+) -> float:
+    """What it takes in all: for runs that were finished before the race was stopped, as much as for the rest."""
+    recipe, missing = cells[0].recipe, sum(read_cell(arena, cell) is None for cell in cells)
+    if not missing:
+        return image_seconds * len(arena.data) * recipe.epochs * len(cells)
+    say(f"calibrating, {arena.held_out_from}: {len(cells)} candidates, {recipe.epochs} epochs of {recipe.network}")
+    began = time.monotonic()
+    train(arena, cells)
+    return (time.monotonic() - began) * len(cells) / missing
+
+
+def _better_half(measured: list[Trial]) -> list[Trial]:
+    """Those who go on, the best first: not who diverged, and `none` in any case."""
+    ranked = sorted(measured, key=lambda trial: trial.error)
+    best = [trial for trial in ranked if not trial.diverged][: _half(len(ranked))]
+    return best + [trial for trial in measured if trial.label == "none" and trial not in best]
+
+
+def _epochs_left(rounds: Sequence[int], least: int, most: int, seconds: float, cost: float) -> int | None:
+    """Epochs of the next rounds, by what the last one cost: rather fewer than fewer rounds, but not below `least`."""
+    for kept in range(len(rounds), 0, -1):
+        affordable = min(most, math.floor(seconds / (sum(rounds[:kept]) * max(cost, 1e-9))))
+        if affordable >= least:
             return affordable
     return None
 
 
-def _measured(arena: Arena, trial: Trial, recipe: TrainRecipe, seed: int) -> Trial:
-    record = read_cell(arena, _cell(trial, recipe, seed))
+def _measured(arena: Arena, trial: Trial, cell: Cell) -> Trial:
+    record = read_cell(arena, cell)
     assert record is not None
+    images = trial.images + len(arena.held_out)
+    if why := why_diverged(record):
+        guessing = 100 - 100 / len(set(arena.data.labels.tolist()))
+        return replace(trial, errors=(*trial.errors, guessing), images=images, diverged=why)
     errors, losses = (*trial.errors, record["error"]), (*trial.losses, record["train_loss"])
-    return replace(trial, errors=errors, losses=losses, images=trial.images + len(arena.held_out))
-
-
-def _cell(trial: Trial, recipe: TrainRecipe, seed: int) -> Cell:
-    return Cell(trial.label, trial.policy, recipe, seed)
+    return replace(trial, errors=errors, losses=losses, images=images)
 
 
 def _choose(trials: Sequence[Trial]) -> Trial:
     """The lowest error of those that came furthest, if it is below that of `none` by more than the noise.
 
     Of those level with it the one that trains hardest: the real training is longer than these, and longer trainings
-    want more augmentation.
+    want more augmentation. Who diverged loses.
     """
-    furthest = max(len(trial.errors) for trial in trials)
-    finalists = sorted((t for t in trials if len(t.errors) == furthest), key=lambda trial: trial.error)
+    sound = [trial for trial in trials if not trial.diverged]
+    furthest = max(len(trial.errors) for trial in sound)
+    finalists = sorted((t for t in sound if len(t.errors) == furthest), key=lambda trial: trial.error)
     best = finalists[0]
     plain = next((trial for trial in finalists if trial.label == "none"), None)
+    between = _training_noise(finalists)
     if plain is not None:
-        finalists = [trial for trial in finalists if trial.error < plain.error - plain.noise]
+        finalists = [trial for trial in finalists if trial.error < plain.error - max(plain.noise, between)]
         if not finalists:
             return plain
-    return max((t for t in finalists if t.error <= best.error + best.noise / 2), key=lambda trial: trial.loss)
+    level = best.error + max(best.noise, between) / 2
+    return max((t for t in finalists if t.error <= level), key=lambda trial: trial.loss or 0.0)
+
+
+def _training_noise(trials: Sequence[Trial]) -> float:
+    """One standard error of a difference, by how differently candidates do from fold to fold, each with its own seed.
+
+    Where many images are held back, trainings differ by more than the choice of the images explains.
+    """
+    spread = leftover([trial.errors for trial in trials])
+    return 0.0 if spread is None else spread * math.sqrt(2 / len(trials[0].errors))

@@ -20,7 +20,7 @@ from fasteraa.evaluate.arena import Arena, open_arena
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
-from fasteraa.evaluate.trainer import Job, Trained, Until, save_network, train_together
+from fasteraa.evaluate.trainer import Diverged, Job, Trained, Until, save_network, train_together
 from fasteraa.evaluate.workers import Workers
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
@@ -99,6 +99,7 @@ class Comparison:
     device: str  # where the runs were made
     rows: tuple[Row, ...]
     missing: int  # cells that have not been run
+    diverged: tuple[str, ...] = ()  # cells that came to nothing, and why
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `comparison.json` holds them."""
@@ -181,6 +182,8 @@ def run_cells(
     `workers` are processes that are there already and do the work, whatever `jobs` says. `fuse` says whether networks
     are compiled on a GPU; by default where there is enough to train.
 
+    A run that diverges is kept as such and takes no other with it.
+
     False if the moment `until` (time.time()) came first: what was finished is kept, what was begun goes on next time.
     """
     distinct = {cell.key(arena.data, arena.held_out): cell for cell in reversed(cells)}  # whatever their labels
@@ -192,8 +195,8 @@ def run_cells(
     try:
         for cell, record in workers.results(arena, wanted) if workers else _results(arena, wanted, jobs, until, fuse):
             done += 1
-            time_taken = f"{record['seconds']:.0f} s"
-            say(f"{done}/{len(wanted)} {cell.label}, seed {cell.seed}: {record['error']:.2f}% ({time_taken})")
+            outcome = why_diverged(record) or f"{record['error']:.2f}%"
+            say(f"{done}/{len(wanted)} {cell.label}, seed {cell.seed}: {outcome} ({record['seconds']:.0f} s)")
     except KeyboardInterrupt as error:
         raise Stopped(
             f"stopped; {done} of {len(wanted)} runs were finished and are kept in {str(arena.folder)!r}: give the same "
@@ -263,7 +266,7 @@ def run_group(
     except RunError as error:
         names = "; ".join(f"{cell.label}, seed {cell.seed}" for cell in cells)
         raise RunError(f"{names}: {error}") from error
-    if keep_network is not None:
+    if keep_network is not None and isinstance(found[0], Trained):
         save_network(keep_network, found[0])
     records = [_record(cell, trained) for cell, trained in zip(cells, found, strict=True)]
     for path, record in zip(paths, records, strict=True):
@@ -272,7 +275,10 @@ def run_group(
     return records
 
 
-def _record(cell: Cell, trained: Trained) -> dict[str, Any]:
+def _record(cell: Cell, trained: Trained | Diverged) -> dict[str, Any]:
+    if isinstance(trained, Diverged):
+        known = {"diverged": trained.why, "seconds": round(trained.seconds, 2), "together": trained.together}
+        return {"label": cell.label, **known, **trained.provenance}
     return {
         "label": cell.label,
         "error": trained.error,
@@ -287,15 +293,21 @@ def _record(cell: Cell, trained: Trained) -> dict[str, Any]:
 
 
 def read_cell(arena: Arena, cell: Cell) -> dict[str, Any] | None:
+    """None if it was not run. One that diverged has no `error`: ask `why_diverged` first."""
     file = cell.file(arena.folder, arena.data, arena.held_out)
     if not file.exists():
         return None
     try:
         record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        float(record["error"]), float(record["seconds"])
+        float(record["seconds"]), why_diverged(record) or float(record["error"])
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise RunError(f"the record {str(file)!r} cannot be read ({error}): remove it to run it again") from error
     return record
+
+
+def why_diverged(record: Mapping[str, Any]) -> str | None:
+    """Why a run came to nothing; None if it did not."""
+    return str(record["diverged"]) if "diverged" in record else None
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -304,11 +316,13 @@ def read_cell(arena: Arena, cell: Cell) -> dict[str, Any] | None:
 def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequence[int]) -> Comparison:
     """From the cells that are there; differences are paired by seed, over the seeds that both have."""
     records: dict[str, dict[int, dict[str, Any]]] = {contender.label: {} for contender in contenders}
-    missing = 0
+    missing, diverged = 0, []
     for cell in cells_of(contenders, recipe, seeds):
         record = read_cell(arena, cell)
         if record is None:
             missing += 1
+        elif why := why_diverged(record):
+            diverged.append(f"{cell.label}, seed {cell.seed} ({why})")
         else:
             records[cell.label][cell.seed] = record
     errors = {label: {seed: r["error"] for seed, r in found.items()} for label, found in records.items()}
@@ -323,6 +337,7 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
         ", ".join(sorted(devices)) or arena.device_name,
         tuple(rows),
         missing,
+        tuple(diverged),
     )
 
 
@@ -358,7 +373,10 @@ def compare(
     say: Say = print,
     **data: Any,
 ) -> Comparison:
-    """Train a network with each policy and seed, and put the errors side by side. Finished runs are not run again."""
+    """Train a network with each policy and seed, and put the errors side by side. Finished runs are not run again.
+
+    Runs that diverged are left out of the rows and named in `diverged`.
+    """
     until = end_of(max_minutes)
     arena = open_arena(source, Path(out), device=device, **data)
     contenders = parse_contenders(policies, seeds)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fasteraa.errors import RunError
 from fasteraa.evaluate.arena import Arena
-from fasteraa.evaluate.compare import Contender, cells_of, run_cell
+from fasteraa.evaluate.compare import Contender, cells_of, run_cell, why_diverged
 from fasteraa.evaluate.harm import Judge
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.loader import MEASURED
@@ -26,7 +26,8 @@ def judge_of(arena: Arena, recipe: TrainRecipe) -> Judge:
     file = arena.folder / "networks" / f"none-0-{cell.key(arena.data, arena.held_out)}.pt"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        run_cell(arena, cell, keep_network=file)
+        if why := why_diverged(run_cell(arena, cell, keep_network=file)):
+            raise RunError(f"there is no network to judge operations with, none, seed 0: {why}")
     device = find_device(arena.device)
     network = build(recipe.network, len(arena.data.classes), min(arena.data.size))
     try:

@@ -45,27 +45,45 @@ def student_quantile(p: float, freedom: int) -> float:
     return (low + high) / 2
 
 
-def estimate(values: Sequence[float], level: float = 0.95) -> Estimate:
+def estimate(values: Sequence[float], level: float = 0.95, overlap: float = 0.0) -> Estimate:
     """Mean and interval. The interval is about the runs' spread, not about other test images."""
     n = len(values)
     mean = sum(values) / n
     if n < 2:
         return Estimate(mean, math.inf, n)
-    return Estimate(mean, student_quantile(0.5 + level / 2, n - 1) * _standard_error(values, mean), n)
+    return Estimate(mean, student_quantile(0.5 + level / 2, n - 1) * _standard_error(values, mean, overlap), n)
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """ours - theirs, run by run (the same seeds), with the p value of the paired t test."""
+def paired(ours: Sequence[float], theirs: Sequence[float], overlap: float = 0.0) -> Estimate:
+    """ours - theirs, run by run (the same seeds), with the p value of the paired t test.
+
+    Runs on folds of one set share training images, so their spread is smaller than that of other sets would be:
+    `overlap`, held-out images as a share of training images, makes up for it (Nadeau and Bengio, 2003).
+    """
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    found = estimate(differences)
+    found = estimate(differences, overlap=overlap)
     if found.n < 2:
         return found
-    error = _standard_error(differences, found.mean)
+    error = _standard_error(differences, found.mean, overlap)
     if error < 1e-9 * max(abs(found.mean), 1):
         return found  # equal differences (on few test images that happens) say nothing about their spread
     return Estimate(found.mean, found.half, found.n, 2 * (1 - student_cdf(abs(found.mean) / error, found.n - 1)))
 
 
-def _standard_error(values: Sequence[float], mean: float) -> float:
+def leftover(rows: Sequence[Sequence[float]]) -> float | None:
+    """The standard deviation of what neither its row nor its column explains; None if there are fewer than two."""
+    high, wide = len(rows), len(rows[0]) if rows else 0
+    if high < 2 or wide < 2:
+        return None
+    row_means, column_means = (
+        [sum(row) / wide for row in rows],
+        [sum(column) / high for column in zip(*rows, strict=True)],
+    )
+    mean = sum(row_means) / high
+    left = [rows[i][j] - row_means[i] - column_means[j] + mean for i in range(high) for j in range(wide)]
+    return math.sqrt(sum(value**2 for value in left) / ((high - 1) * (wide - 1)))
+
+
+def _standard_error(values: Sequence[float], mean: float, overlap: float = 0.0) -> float:
     n = len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) * (1 / n + overlap))

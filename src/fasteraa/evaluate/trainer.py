@@ -54,6 +54,16 @@ class Trained:
     provenance: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Diverged:
+    """A training run that came to nothing: there is no network worth measuring."""
+
+    why: str
+    seconds: float
+    together: int
+    provenance: dict[str, Any]
+
+
 def train(
     data: Images,
     held_out: Images,
@@ -68,7 +78,10 @@ def train(
 ) -> Trained:
     """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run goes on from there."""
     job = Job(policy, recipe, seed, checkpoint)
-    return train_together(data, held_out, [job], device=device, tell=tell, until=until)[0]
+    (found,) = train_together(data, held_out, [job], device=device, tell=tell, until=until)
+    if isinstance(found, Diverged):
+        raise RunError(f"{found.why}: lower learning_rate")
+    return found
 
 
 @dataclass(frozen=True)
@@ -90,8 +103,10 @@ def train_together(
     fuse: bool = True,
     tell: Tell | None = None,
     until: Until | None = None,
-) -> list[Trained]:
+) -> list[Trained | Diverged]:
     """Several runs in lockstep: on a GPU the steps of all are one graph, whose branches run side by side.
+
+    A run whose loss is not finite any more takes no other with it.
 
     `fuse` compiles the network: half a minute of waiting (WRN-40-2 on an H200, empty caches) for fewer, fused kernels.
     """
@@ -103,25 +118,34 @@ def train_together(
     with memory_advice("lower --batch-size, --size or --jobs, or take a smaller --network"):
         group = Group([Training(data, job.policy, job.recipe, job.seed, place) for job in jobs], fuse)
         group.go([job.checkpoint for job in jobs], tell, until)
-        errors = [training.measure(held_out) for training in group.members]
+        found = [
+            _outcome(group, training, held_out, _provenance(data, held_out, job.policy, job.recipe, job.seed, place))
+            for job, training in zip(jobs, group.members, strict=True)
+        ]
     for job in jobs:
         if job.checkpoint is not None:
             job.checkpoint.unlink(missing_ok=True)
-    return [
-        Trained(
-            error=wrong,
-            error_top5=wrong5,
-            train_loss=training.loss,
-            seconds=group.seconds,
-            setup_seconds=group.setup_seconds,
-            together=len(jobs),
-            steps=job.recipe.epochs * training.feed.steps,
-            network=training.network,
-            normalise=training.feed.normalise,
-            provenance=_provenance(data, held_out, job.policy, job.recipe, job.seed, place),
-        )
-        for job, training, (wrong, wrong5) in zip(jobs, group.members, errors, strict=True)
-    ]
+    return found
+
+
+def _outcome(group: Group, training: Training, held_out: Images, provenance: dict[str, Any]) -> Trained | Diverged:
+    together = len(group.members)
+    if training.diverged is not None:
+        why = f"the training loss was not finite in epoch {training.diverged}"
+        return Diverged(why, group.seconds, together, provenance)
+    wrong, wrong5 = training.measure(held_out)
+    return Trained(
+        error=wrong,
+        error_top5=wrong5,
+        train_loss=training.loss,
+        seconds=group.seconds,
+        setup_seconds=group.setup_seconds,
+        together=together,
+        steps=training.recipe.epochs * training.feed.steps,
+        network=training.network,
+        normalise=training.feed.normalise,
+        provenance=provenance,
+    )
 
 
 class Group:
@@ -139,7 +163,7 @@ class Group:
         self.record()
         began, saved = time.monotonic() - self.seconds, time.monotonic()
         with signals() as caught:
-            while self.epoch < self.epochs:
+            while self.epoch < self.epochs and any(member.diverged is None for member in self.members):
                 self.one_epoch()
                 self.seconds = time.monotonic() - began
                 if tell is not None:
@@ -174,11 +198,11 @@ class Group:
                     member.rate.fill_(rate)
                 total += self.step(list(batches))
         means = (total / first.feed.steps).tolist()  # the only wait for the device in an epoch
+        self.epoch += 1
         for member, mean in zip(self.members, means, strict=True):
             member.loss = mean
-            if not math.isfinite(mean):
-                raise RunError(f"the training loss was not finite in epoch {self.epoch + 1}: lower learning_rate")
-        self.epoch += 1
+            if member.diverged is None and not math.isfinite(mean):
+                member.diverged = self.epoch  # it keeps its place in the graph: to record another would take longer
 
     def _plain_step(self, batches: list[Batch]) -> Tensor:
         return torch.stack([member._step(*batch) for member, batch in zip(self.members, batches, strict=True)])
@@ -219,6 +243,7 @@ class Training:
         self.rate = torch.tensor(0.0, device=device)
         self.optimiser = _optimiser(self.network, recipe, self.rate)
         self.loss = math.nan
+        self.diverged: int | None = None  # the epoch in which its loss was not finite
 
     def _step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Forward, backward, clip, update; the plain path, which the captured one repeats."""
@@ -257,6 +282,7 @@ class Training:
             "optimiser": self.optimiser.state_dict(),
             "epoch": epoch,
             "loss": self.loss,
+            "diverged": self.diverged,
             "seconds": seconds,
         }
         with RunFolder(path.parent).replacing(path) as partial:
@@ -267,7 +293,7 @@ class Training:
         self.optimiser.load_state_dict(state["optimiser"])
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate
-        self.loss = state["loss"]
+        self.loss, self.diverged = state["loss"], state.get("diverged")
 
     def tensors(self) -> list[Tensor]:
         """Everything a step changes; momenta only once they exist."""

@@ -109,7 +109,7 @@ def _search(provenance: Mapping[str, Any]) -> str:
 def _calibration(calibration: Any) -> str:
     try:
         rows = [
-            (row["candidate"], f"{mean(row['errors']):.1f}", len(row["errors"]), f"{row['training_loss']:.3f}")
+            (row["candidate"], f"{mean(row['errors']):.1f}", len(row["errors"]), _training_loss(row))
             for row in calibration["table"]
         ]
         sentence = _line(calibration["sentence"])
@@ -120,6 +120,10 @@ def _calibration(calibration: Any) -> str:
         "## How it did\n\nErrors on images held back from training, in short trainings; not on test images.\n\n"
         f"{_table(columns, rows)}\n\n{sentence}"
     )
+
+
+def _training_loss(row: Mapping[str, Any]) -> str:
+    return str(row["diverged"]) if "diverged" in row else f"{row['training_loss']:.3f}"
 
 
 def _table(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:

@@ -49,9 +49,14 @@ def _p(p: float) -> str:
 
 
 def sentence(comparison: Comparison) -> str:
-    """What the table says, whichever way it went."""
+    """What the table says, whichever way it went, and which runs its means are without."""
+    lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
+    return _ranking(comparison) + lost
+
+
+def _ranking(comparison: Comparison) -> str:
     if not comparison.rows:
-        return "No run has been made."
+        return "No run came to an error." if comparison.diverged else "No run has been made."
     ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
     best = ranked[0]
     if len(ranked) == 1:
@@ -115,7 +120,8 @@ def read_comparison(path: Path) -> Comparison:
         recipe = TrainRecipe(**content["recipe"])
         rows = tuple(_row(row) for row in content["rows"])
         facts = {name: kind(content[name]) for name, kind in _FACTS.items()}
-        return Comparison(recipe=recipe, rows=rows, **facts)
+        diverged = tuple(map(str, content.get("diverged", ())))
+        return Comparison(recipe=recipe, rows=rows, diverged=diverged, **facts)
     except OSError as error:
         raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FasterAAError) as error:

@@ -323,13 +323,13 @@ def _calibration(facts: dict[str, Any]) -> dict[str, Any] | None:
     for row in table:
         errors = dig(row, "errors")
         if isinstance(errors, list) and errors and all(type(error) in (int, float) for error in errors):
-            loss = dig(row, "training_loss")
+            loss, diverged = dig(row, "training_loss"), dig(row, "diverged")
             rows.append(
                 {
                     "label": str(dig(row, "candidate")),
                     "error": sum(errors) / len(errors),
                     "folds": len(errors),
-                    "loss": f"{loss:.2f}" if type(loss) in (int, float) else "",
+                    "loss": str(diverged) if diverged else f"{loss:.2f}" if type(loss) in (int, float) else "",
                     "chosen": dig(row, "candidate") == dig(facts, "calibration", "chosen"),
                 }
             )

@@ -17,7 +17,7 @@ from fasteraa.data.resolve import open_source
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, open_arena, open_folder
 from fasteraa.evaluate.calibrate import calibrate, usual_candidates
-from fasteraa.evaluate.compare import Cell, choose_recipe, end_of, make_cell, read_cell, run_cells
+from fasteraa.evaluate.compare import Cell, choose_recipe, end_of, make_cell, read_cell, run_cells, why_diverged
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.named import named
@@ -260,7 +260,10 @@ class _Made:
             run_cells(arena, ordered, jobs, self.setting.say, self.setting.until)
         for place, line in lines.items():
             read = {seed: read_cell(arena, cell) for seed, cell in cells[place].items()}
-            records = {seed: record for seed, record in read.items() if record is not None}
+            records = {seed: record for seed, record in read.items() if record and not why_diverged(record)}
+            for seed, record in read.items():
+                if record and (why := why_diverged(record)):
+                    self._remark(f"a run diverged, {data}, {cells[place][seed].label}, seed {seed}: {why}")
             self.values[place] = {seed: float(record[line.measure]) for seed, record in records.items()}
             self.devices |= {f"runs on {record.get('device', 'unknown device')}" for record in records.values()}
 
