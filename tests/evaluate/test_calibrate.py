@@ -247,13 +247,35 @@ def test_a_set_that_is_too_large_for_the_time_is_cut(monkeypatch, tmp_path):
     assert "(1 of 5 folds, 4 epochs of small)" in replace(found, images=1500).sentence()
 
 
-def test_two_rounds_of_the_shortest_race_decide_how_many_images():
-    """Five candidates, then four, of four epochs: 36 passes over four fifths of the images."""
-    assert module._payable(3000, 2, 11, 1.0, 36.0 * 2400) == 3000
-    assert module._payable(3000, 2, 11, 1.0, 36.0 * 2000) == 2500
-    assert module._payable(3000, 2, 11, 1.0, -1.0) == 1000
-    assert module._payable(900, 2, 11, 1.0, -1.0) == 900
-    assert module._payable(50_000, 1000, 11, 1.0, -1.0) == 2000  # two of a class, on average
+def test_trainings_that_tell_something_decide_how_many_images():
+    """11, 7, 5, 4 and 3 candidates for 60 epochs: 1,800 passes over four fifths of the images."""
+    passes = 60 * (11 + 7 + 5 + 4 + 3)
+    assert module._payable(3000, 2, 11, 200, 1.0, passes * 2400.0) == 3000
+    assert module._payable(3000, 2, 11, 200, 1.0, passes * 2000.0) == 2500
+    assert module._payable(3000, 2, 11, 30, 1.0, passes * 1000.0) == 2500  # a recipe of fewer epochs has no more
+    assert module._payable(3000, 2, 11, 200, 1.0, -1.0) == 1000
+    assert module._payable(900, 2, 11, 200, 1.0, -1.0) == 900
+    assert module._payable(50_000, 1000, 11, 200, 1.0, -1.0) == 2000  # two of a class, on average
+
+
+def test_candidates_are_dropped_before_trainings_tell_nothing():
+    runs = {count: sum(module._rounds(count)) for count in range(5, 12)}
+    assert module._affordable(11, 200, 1.0, 60.0 * runs[11], 5) == (11, 60)
+    assert module._affordable(11, 200, 1.0, 60.0 * runs[11] - 1, 5) == (10, 60 * runs[11] // runs[10])
+    assert module._affordable(11, 200, 1.0, 300.0 * runs[11], 5) == (11, 200)  # the recipe has no more
+    assert module._affordable(11, 40, 1.0, 40.0 * runs[11], 5) == (11, 40)
+    assert module._affordable(11, 200, 1.0, 10.0 * runs[5], 5) == (5, 10)
+    assert module._affordable(11, 200, 1.0, 0.0, 5) == (5, 4)
+
+
+def test_a_gpu_races_a_quick_network(monkeypatch):
+    data = brightness_classes(40)
+    assert module.race_recipe(data, "cpu").network == "small"
+    monkeypatch.setattr(module, "find_device", lambda name: torch.device("cuda"))
+    assert module.race_recipe(data, "cpu").network == "wrn-16-2"
+    assert module.race_recipe(data, "cpu").epochs == 200
+    monkeypatch.setattr(module, "_QUICK_SIDE", min(data.size) - 1)
+    assert module.race_recipe(data, "cpu").network == "small"
 
 
 def test_a_small_class_does_not_keep_a_large_set_from_being_cut(monkeypatch, tmp_path):

@@ -148,10 +148,9 @@ def _calibrate(
     say: Callable[[str], None],
 ) -> Calibration:
     from fasteraa.errors import Stopped
-    from fasteraa.evaluate.calibrate import calibrate, usual_candidates
-    from fasteraa.evaluate.compare import choose_recipe
+    from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
 
-    recipe = replace(choose_recipe(result.data, device), crop=settings.crop, flip=settings.flip)
+    recipe = replace(race_recipe(result.data, device), crop=settings.crop, flip=settings.flip)
     candidates = usual_candidates(result.start, result.policy, result.halfway, settings.ops)
     try:
         return calibrate(

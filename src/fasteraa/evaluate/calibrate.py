@@ -39,12 +39,16 @@ from fasteraa.search.run import find_device
 
 FOLDS = 5
 _LEAST_EPOCHS = 4
-_WORTHWHILE_EPOCHS = 20  # rather fewer candidates than shorter trainings,
-_LEAST_CANDIDATES = 5  # but not fewer than these
-_LEAST_IMAGES = 1_000  # rather fewer images than no second round, but not fewer than these
+# A network that has seen each image 17 times prefers no augmentation where one that has seen them 60 times or more is
+# glad of it (results/proxies-cifar10): rather fewer images and then fewer candidates than shorter trainings.
+_TELLING_EPOCHS = 60
+_LEAST_CANDIDATES = 5  # not fewer than these
+_LEAST_IMAGES = 1_000  # not fewer than these
+_QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
+_QUICK_SIDE = 128  # up to which it is quick; above, the network for CPUs takes its place
 _MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
 _MEASURED_S = 0.5  # that measuring takes, at least
-_SIDE_BY_SIDE = 8  # runs at once on a GPU
+_SIDE_BY_SIDE = 12  # runs at once on a GPU
 Say = Callable[[str], None]
 
 
@@ -218,7 +222,7 @@ def calibrate(
 ) -> Calibration:
     """Race the candidates and name the winner. `recipe.epochs` is the most that a run may take.
 
-    `jobs` runs go side by side: by default as many as there are cores on a CPU, eight on a GPU. With a `folder` a race
+    `jobs` runs go side by side: by default as many as there are cores on a CPU, twelve on a GPU. With a `folder` a race
     that was stopped goes on as it was planned, with what was finished; of `minutes` what it took before is gone.
     """
     if not minutes > 0:
@@ -229,7 +233,7 @@ def calibrate(
         raise ConfigError(f"candidates need labels of their own, got {', '.join(each.label for each in candidates)}")
     began, all_images = time.monotonic(), len(data)
     data = _raceable(data, say)
-    recipe = replace(recipe or choose_recipe(data, device), cutout=0)
+    recipe = replace(recipe or race_recipe(data, device), cutout=0)
     place = find_device(device)
     on_gpu = place.type == "cuda"
     jobs = jobs or (_SIDE_BY_SIDE if on_gpu else os.cpu_count() or 1)
@@ -240,7 +244,8 @@ def calibrate(
         if plan is None:
             cost = _image_seconds(data, candidates, recipe, jobs, place, seed)
             left = 60 * minutes - (time.monotonic() - began)
-            plan = Plan(file, of, _payable(len(data), len(data.classes), len(candidates), cost, left), cost)
+            images = _payable(len(data), len(data.classes), len(candidates), recipe.epochs, cost, left)
+            plan = Plan(file, of, images, cost)
         else:
             say("calibrating: the race that was begun goes on")
         if plan.images < len(data):
@@ -268,6 +273,12 @@ def calibrate(
         all_images=all_images,
         rounds=tuple(plan.rounds),
     )
+
+
+def race_recipe(data: ImageSet, device: str) -> TrainRecipe:
+    """Of a network that is trained for many epochs within the time of a race."""
+    on_gpu = find_device(device).type == "cuda"
+    return choose_recipe(data, device, _QUICK_NETWORK if on_gpu and min(data.size) <= _QUICK_SIDE else "small")
 
 
 def _raceable(data: ImageSet, say: Say) -> ImageSet:
@@ -298,10 +309,10 @@ def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
     return [Arena(rest, part, f"fold {fold}", folder, device) for fold, (rest, part) in enumerate(parts, 1)]
 
 
-def _payable(images: int, classes: int, candidates: int, cost: float, seconds: float) -> int:
-    """All images, or where not even two rounds of the shortest race on them can be paid for, a part of them."""
-    runs = sum(_rounds(min(candidates, _LEAST_CANDIDATES))[:2])
-    most = math.floor(max(seconds, 0.0) / (runs * _LEAST_EPOCHS * max(cost, 1e-9)) * FOLDS / (FOLDS - 1))
+def _payable(images: int, classes: int, candidates: int, epochs: int, cost: float, seconds: float) -> int:
+    """All images, or where trainings on them that tell something cannot be paid for, a part of them."""
+    passes = sum(_rounds(candidates)) * min(epochs, _TELLING_EPOCHS)
+    most = math.floor(max(seconds, 0.0) / (passes * max(cost, 1e-9)) * FOLDS / (FOLDS - 1))
     return min(images, max(most, _LEAST_IMAGES, 2 * classes))
 
 
@@ -321,7 +332,7 @@ def _affordable(count: int, most: int, epoch: float, seconds: float, folds: int)
     def epochs(count: int) -> int:
         return math.floor(seconds / (sum(_rounds(count, folds)) * max(epoch, 1e-9)))
 
-    wanted = min(most, max(_WORTHWHILE_EPOCHS, most // 2))
+    wanted = min(most, _TELLING_EPOCHS)
     while count > _LEAST_CANDIDATES and epochs(count) < wanted:
         count -= 1
     return count, min(most, max(_LEAST_EPOCHS, epochs(count)))

@@ -16,8 +16,8 @@ from fasteraa.data import ImageSet, load, stratify
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, open_arena, open_folder
-from fasteraa.evaluate.calibrate import calibrate, usual_candidates
-from fasteraa.evaluate.compare import Cell, choose_recipe, end_of, make_cell, read_cell, run_cells, why_diverged
+from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
+from fasteraa.evaluate.compare import Cell, end_of, make_cell, read_cell, run_cells, why_diverged
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.named import named
@@ -190,7 +190,7 @@ class _Made:
     def _calibrate(self, wanted: Search, result: SearchResult, seed: int) -> None:
         """As `fasteraa search` ends; the search itself is shared with lines that do without."""
         file = self._file(wanted, seed)
-        recipe = choose_recipe(result.data, self.setting.device)
+        recipe = race_recipe(result.data, self.setting.device)
         candidates = usual_candidates(result.start, result.policy, result.halfway, None)
         found = calibrate(
             result.data,
