@@ -267,11 +267,11 @@ def test_nothing_is_trained_once_all_have_diverged(data, held_out, tiny):
 
 @pytest.mark.gpu
 def test_on_a_gpu_only_the_run_that_diverges_is_lost(data, held_out, tiny):
-    jobs = [Job(named("none"), recipe) for recipe in (replace(tiny, **WILD), replace(tiny, epochs=3))]
+    recipe = replace(tiny, network="wrn-10-1", epochs=5, precision="float32")
+    jobs = [Job(named("none"), each) for each in (replace(recipe, **WILD), recipe)]
     lost, kept = train_together(data, held_out, jobs, device="cuda", fuse=False)
     assert isinstance(lost, Diverged)
-    assert math.isfinite(kept.train_loss)
-    assert kept.error < 50
+    assert kept.error == 0
 
 
 def test_nothing_in_a_checkpoint_is_executed(data, held_out, tiny, tmp_path):
