@@ -18,6 +18,7 @@ from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search import SearchConfig
 from fasteraa.search.config import PAPER_EPOCHS
 from fasteraa.search.fast import AnyStep, Recorded, WrittenOut, make_step
+from fasteraa.search.guard import repeatable
 from fasteraa.search.run import choose_backbone, find_device
 from fasteraa.search.step import Normalise, Step
 
@@ -140,9 +141,10 @@ class _Runner:
         """Seconds per step, from a standstill to a standstill; batches are gathered as in a search."""
         _wait(self.device)
         began = time.perf_counter()
-        for _ in range(steps):
-            pair = torch.randint(len(self.labels), (self.config.batch_size,), device=self.device)
-            self.step(self.images[pair], self.labels[pair], self.generator)
+        with repeatable(self.device, self.config.deterministic):
+            for _ in range(steps):
+                pair = torch.randint(len(self.labels), (self.config.batch_size,), device=self.device)
+                self.step(self.images[pair], self.labels[pair], self.generator)
         _wait(self.device)
         return (time.perf_counter() - began) / steps
 

@@ -47,7 +47,7 @@ class SearchConfig:
         True, "The critic's derivatives written out, on a GPU recorded once; switch it off for the plain step."
     )
     deterministic: bool = _setting(
-        False, "On a GPU: convolutions that repeat themselves; with kernels, all of it does."
+        True, "On a GPU: convolutions that repeat themselves, so that with kernels the whole search does."
     )
     objective: str = _setting("paper", "What the policy is after: paper, diverse, hard or bilevel (docs/search.md).")
     floor: float = _setting(1.0, "diverse: the share of the start's dose and spread that must be kept.")
