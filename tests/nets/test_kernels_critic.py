@@ -133,7 +133,7 @@ def test_tangents_take_the_place_of_the_first_values(make, dtype, joined):
 @pytest.mark.parametrize("points", [0, 1])
 def test_sums(make, dtype, points):
     """Against float64; and the same bits again."""
-    pairs = [(make(dtype), make(dtype)), (make(dtype), None), (make(dtype)[:points + 1], None)]
+    pairs = [(make(dtype), make(dtype)), (make(dtype), None), (make(dtype)[: points + 1], None)]
     found, again = (FUSED.sums(pairs, points) for _ in range(2))
     for (delta, value), (product, summed), (product2, summed2) in zip(pairs, found, again, strict=True):
         rows = delta.shape[0] * delta.shape[2] * delta.shape[3]
@@ -214,10 +214,8 @@ def network(name):
 )
 @BOTH
 def test_a_whole_tape(name, dtype, device):
-    """Off by at most twice of what plain torch is off by, against float64, for the same network and images.
-
-    (Four times where bfloat16 is rounded towards zero.)
-    """
+    """Off by at most twice of what plain torch is off by, against float64; more where the interpreter rounds
+    bfloat16 towards zero."""
     if device == "cpu" and not kernels.INTERPRETED:
         pytest.skip("the kernels are compiled here, not interpreted")
     net, layers, features = network(name)
@@ -239,8 +237,8 @@ def test_a_whole_tape(name, dtype, device):
     exact = all_of(PLAIN, torch.float64, torch.float64)
     plain, fused = (all_of(by, dtype, torch.float32) for by in (PLAIN, FUSED))
     assert set(fused) == set(plain) == set(exact)
-    times = 4 if device == "cpu" and dtype == torch.bfloat16 else 2
+    rounding = 0.1 if device == "cpu" and dtype == torch.bfloat16 else 1e-6
     for key, value in exact.items():
         whole = float(value.norm())
         error, allowed = (float((each[key] - value).norm()) / whole for each in (fused, plain))
-        print(key, round(error,5), round(allowed,5))
+        assert error <= 2 * allowed + rounding, (key, error, allowed)

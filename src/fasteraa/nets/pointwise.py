@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fasteraa.ops.kernels import works_on
+
 aten = torch.ops.aten
 
 
@@ -101,6 +103,15 @@ class Pointwise:
 
 
 PLAIN = Pointwise()
+
+
+def pointwise_on(device: torch.device, kernels: bool) -> Pointwise:
+    """By kernels if they are wanted and Triton works there, for float32 parameters; otherwise in plain torch."""
+    if not (kernels and works_on(device)):
+        return PLAIN
+    from fasteraa.nets.kernels import Fused
+
+    return Fused()
 
 
 def _summed(value: Tensor) -> Tensor:
