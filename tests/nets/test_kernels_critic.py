@@ -17,9 +17,9 @@ FUSED = Fused()
 # images, channels, height, width: odd numbers, one pixel, one image, more channels than a program has lanes
 SHAPES = [(4, 16, 4, 6), (3, 5, 3, 3), (1, 3, 1, 1), (6, 130, 1, 1), (2, 100, 5, 1), (5, 1, 7, 2)]
 LARGE = [(192, 32, 32, 32), (192, 128, 8, 8), (7, 2048, 7, 7), (3, 3, 225, 113)]
-# bfloat16 keeps 8 bits; plain torch rounds products to them, of up to 16 here, before it adds; Triton's interpreter
+# bfloat16 keeps 8 bits; plain torch rounds products to them, of up to 32 here, before it adds; Triton's interpreter
 # does not round to the nearest, but towards zero
-NEAR = {torch.float32: {"rtol": 2e-6, "atol": 2e-6}, torch.bfloat16: {"rtol": 2**-6, "atol": 2**-4}}
+NEAR = {torch.float32: {"rtol": 2e-6, "atol": 4e-6}, torch.bfloat16: {"rtol": 2**-6, "atol": 2**-3}}
 
 
 @pytest.fixture(
@@ -66,6 +66,19 @@ def test_after_a_convolution(make, dtype, shifted, relu):
         return (by.shifted_(out.clone(), by.vector(shift, dtype) if shifted else None, relu),)
 
     same(dtype, call)
+
+
+@BOTH
+def test_what_is_not_a_number_stays_none(make, dtype):
+    """Training that went wrong must show."""
+    out = make(dtype)
+    out[0, 0, 0, 0] = float("nan")
+    for by in (PLAIN, FUSED):
+        found = by.shifted_(out.clone(), None, True)
+        assert torch.isnan(found).sum() == 1
+        assert not (found < 0).any()
+        assert torch.isnan(by.before_relu(torch.ones_like(out), out)).sum() == 0
+        assert by.before_relu(torch.ones_like(out), out)[0, 0, 0, 0] == 1
 
 
 @BOTH
@@ -164,12 +177,21 @@ def test_weights_and_their_gradients(device, layout, dtype):
     ):
         found = same(dtype, lambda by, convolutions=convolutions: by.weights(convolutions, dtype))
         assert all(f.stride() == w.stride() for f, w in zip(found, weights, strict=True))
+        assert all(f.storage_offset() % kernels.SLOT == 0 for f in found)
         come = [torch.randn(w.shape, device=device).to(dtype) for w in weights]  # always contiguous
         plain, fused = (dict(by.weight_gradients(convolutions, come)) for by in (PLAIN, FUSED))
         assert set(fused) == set(plain)
         for parameter, gradient in fused.items():
             assert gradient.stride() == parameter.stride()
             torch.testing.assert_close(gradient, plain[parameter], rtol=1e-5, atol=1e-4)
+
+
+ROUNDING = {
+    ("cpu", torch.float32): 1e-6,
+    ("cpu", torch.bfloat16): 0.1,  # the interpreter rounds it towards zero
+    ("cuda", torch.float32): 1e-3,  # a ReLU at its kink falls to one side or the other
+    ("cuda", torch.bfloat16): 1e-2,
+}
 
 
 def norm_of(channels):
@@ -214,8 +236,7 @@ def network(name):
 )
 @BOTH
 def test_a_whole_tape(name, dtype, device):
-    """Off by at most twice of what plain torch is off by, against float64; more where the interpreter rounds
-    bfloat16 towards zero."""
+    """Off by at most twice of what plain torch is off by, against float64, and a little more."""
     if device == "cpu" and not kernels.INTERPRETED:
         pytest.skip("the kernels are compiled here, not interpreted")
     net, layers, features = network(name)
@@ -237,7 +258,7 @@ def test_a_whole_tape(name, dtype, device):
     exact = all_of(PLAIN, torch.float64, torch.float64)
     plain, fused = (all_of(by, dtype, torch.float32) for by in (PLAIN, FUSED))
     assert set(fused) == set(plain) == set(exact)
-    rounding = 0.1 if device == "cpu" and dtype == torch.bfloat16 else 1e-6
+    rounding = ROUNDING[device, dtype]
     for key, value in exact.items():
         whole = float(value.norm())
         error, allowed = (float((each[key] - value).norm()) / whole for each in (fused, plain))
