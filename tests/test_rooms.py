@@ -56,7 +56,7 @@ def test_heavy_imports_stay_in_their_rooms(path):
     for module, top in imports(path):
         base = module.split(".")[0]
         if base == "triton":
-            assert where.startswith("ops/kernels/")
+            assert where.startswith("ops/kernels/") or where == "nets/kernels.py"
         if where in ("policy/artifact.py", "policy/words.py", "policy/card.py", "policy/hub.py", "errors.py"):
             assert base not in ("torch", "torchvision", "numpy", "huggingface_hub") or not top
         if where.startswith("cli/") and top:

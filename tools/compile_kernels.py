@@ -23,6 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
+from fasteraa.nets import kernels as critic
 from fasteraa.ops.kernels import draw, hard, soft, soft_backward, soft_forward, weigh
 
 BYTES, WHOLE, LONG, REAL, DOUBLE = "*u8", "*i32", "*i64", "*fp32", "*fp64"
@@ -52,6 +53,15 @@ SURVEYED = {name: ALL[name] for name in soft._SURVEYED}
 COLOUR, GREY = ({"CHANNELS": channels, "LANES": lanes, "TILE": soft._TILE} for channels, lanes in ((3, 4), (1, 1)))
 WEIGHED = {"CHOICE": 0.05, "GATE": 0.05, "EDGE": 1e-4, "TINY": 2.0**-23, "LANES": 32}
 FINISHED = {"LANES": 32, "TILES": soft._TILES, "CONTRAST": 0}
+# the critic's kernels: images in float32 or bfloat16, parameters and sums in float32
+IMAGES = ("value", "plus", "total", "out", "gradient", "onto", "delta", "to")
+VECTORS = dict.fromkeys(("weight", "shift", "parts", "scale", "to_weight", "to_scale"), REAL)
+CRITIC = {
+    name: {**VECTORS, **dict.fromkeys(IMAGES, real), "table": WHOLE} for name, real in (("", REAL), (", bf16", "*bf16"))
+}
+CRITIC_TILE = {"ROWS": critic.ROWS, "LANES": critic.LANES}
+SUM_TILE = {"ROWS": critic.SUM_ROWS, "LANES": critic.LANES}
+ALONE, PLAIN_SHIFT = {"plus": None, "total": None}, {"plus": None, "total": None, "weight": None}
 # name -> kernel, constants, other types, warps, may it use fused products (sine and cosine do)?
 KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], int, bool]] = {
     "decode": (draw._decode, {"ITEMS": 64}, {}, 2, False),
@@ -98,6 +108,27 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], int, bool]] = {
 }
 
 
+for kind, types in CRITIC.items():
+    KERNELS |= {
+        f"shift, ReLU{kind}": (critic._forward, {**PLAIN_SHIFT, **CRITIC_TILE, "GATE": 1}, types, 4, True),
+        f"affine, ReLU{kind}": (critic._forward, {**ALONE, **CRITIC_TILE, "GATE": 1}, types, 4, True),
+        f"sum, affine, ReLU{kind}": (critic._forward, {**CRITIC_TILE, "GATE": 1}, types, 4, True),
+        f"tangent of it{kind}": (critic._forward, {**CRITIC_TILE, "shift": None, "GATE": 2}, types, 4, True),
+        f"before a ReLU{kind}": (
+            critic._backward,
+            {**CRITIC_TILE, "weight": None, "onto": None, "to": None},
+            types,
+            4,
+            True,
+        ),
+        f"before affine, ReLU{kind}": (critic._backward, CRITIC_TILE, types, 4, True),
+        f"sums{kind}": (critic._sums, SUM_TILE, types, critic.SUM_WARPS, True),
+        f"sums, no product{kind}": (critic._sums, {**SUM_TILE, "value": None}, types, critic.SUM_WARPS, True),
+        f"scale{kind}": (critic._scale, {"BLOCK": critic.BLOCK}, types, 4, True),
+        f"scale, back{kind}": (critic._scale_back, {"BLOCK": critic.BLOCK}, types, 4, True),
+    }
+
+
 def compiled(name: str, arch: int) -> Any:
     kernel, constants, others, warps, _ = KERNELS[name]
     types = {**TYPES, **others}
@@ -109,7 +140,8 @@ def compiled(name: str, arch: int) -> Any:
     aligned = {
         (place,): [["tt.divisibility", 16]]
         for place, parameter in enumerate(kernel.arg_names)
-        if signature[parameter].startswith("*") or (parameter in ("width", "pixels") and parameter not in constants)
+        if signature[parameter].startswith("*")
+        or (parameter in ("width", "pixels", "channels") and parameter not in constants)
     }
     source = ASTSource(kernel, signature, constants, aligned)
     options = {"num_warps": warps, "enable_fp_fusion": False}

@@ -147,8 +147,9 @@ def profile(_: str) -> None:
     for precision in ("tf32", "bf16"):
         for what, augment, kernels in (
             ("whole step", True, True),
-            ("whole step, soft policy in plain torch", True, False),
+            ("whole step, in plain torch", True, False),
             ("critic alone", False, True),
+            ("critic alone, in plain torch", False, False),
         ):
             setting = bench.Setting(SearchConfig(precision=precision, kernels=kernels), "cuda")
             runner = bench._Runner(setting, setting.config, augment, "wrn-40-2", device)

@@ -9,6 +9,7 @@ import torch
 
 import fasteraa
 from fasteraa.nets import Critic, build
+from fasteraa.nets.pointwise import Pointwise
 from fasteraa.nets.tape import write_layers
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search import SearchConfig, guard
@@ -79,6 +80,37 @@ def test_written_out_takes_penalty_and_class_weight_from_the_config():
             assert near(got, gradient)
 
 
+def by_kernels(critic, policy, normalise, config, goal=None):
+    """Written out, what is not a convolution by kernels; on the CPU in Triton's interpreter."""
+    from fasteraa.nets.kernels import Fused
+
+    step = written_out(critic, policy, normalise, config, goal)
+    step.by = Fused()
+    return step
+
+
+def test_written_out_by_kernels():
+    """All gradients, the policy's too."""
+    from fasteraa.nets import kernels
+
+    if not kernels.INTERPRETED:
+        pytest.skip("the kernels are compiled here, not interpreted")
+    (measured, found), (expected, wanted) = (one_step(make, SearchConfig()) for make in (by_kernels, Step))
+    torch.testing.assert_close(measured, expected, rtol=1e-4, atol=1e-5)
+    for got, gradient in zip(found, wanted, strict=True):
+        assert near(got, gradient)
+
+
+def test_who_gets_kernels(monkeypatch):
+    """Whoever has a GPU on which Triton works, unless the config says otherwise."""
+    from fasteraa.nets.kernels import Fused
+
+    assert type(make_step(*parts(), SearchConfig()).by) is Pointwise
+    monkeypatch.setattr("fasteraa.nets.pointwise.works_on", lambda device: True)
+    assert type(make_step(*parts(), SearchConfig()).by) is Fused
+    assert type(make_step(*parts(), SearchConfig(kernels=False)).by) is Pointwise
+
+
 def test_what_is_written_out():
     assert type(make_step(*parts(), SearchConfig())) is WrittenOut
     assert type(make_step(*parts(), SearchConfig(fast=False))) is Step
@@ -124,8 +156,9 @@ def deterministic():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("net", ["wrn-10-1", "small", "resnet-50"])
-def test_written_out_on_a_gpu(net, deterministic):
-    config = SearchConfig(precision="float32")
+@pytest.mark.parametrize("kernels", [True, False])
+def test_written_out_on_a_gpu(net, kernels, deterministic):
+    config = SearchConfig(precision="float32", kernels=kernels)
     (measured, found), (expected, wanted) = (one_step(make, config, "cuda", net=net) for make in (written_out, Step))
     torch.testing.assert_close(measured, expected, rtol=1e-4, atol=1e-5)
     share = 5e-2 if net == "resnet-50" else 2e-3  # deep: a ReLU at its kink falls to one side or the other

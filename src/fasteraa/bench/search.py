@@ -23,7 +23,8 @@ from fasteraa.search.run import choose_backbone, find_device
 from fasteraa.search.step import Normalise, Step
 
 CLASSES = 10
-PLAIN, TORCH, FAST, CRITIC = "plain, eager, chunks of 8", "fast, policy in plain torch", "fast", "fast, critic alone"
+PLAIN, TORCH, FAST = "plain, eager, chunks of 8", "fast, in plain torch", "fast"
+CRITIC, CRITIC_TORCH = "fast, critic alone", "fast, critic alone, in plain torch"
 _SLOW_STEPS = 0.2  # the plain step gets this share of the steps: it is slower by more than that
 
 
@@ -62,8 +63,8 @@ class Timing:
 def run(setting: Setting, steps: int = 25, rounds: int = 3, scaling: bool = True) -> list[Timing]:
     """Contenders side by side; then the fast step with more sub-policies, stages and images.
 
-    On a GPU the fast step has the soft policy in Triton's kernels, unless the config says otherwise; a row of its own
-    shows it in plain torch.
+    On a GPU the fast step has the soft policy, and what is not a convolution of the critic, in Triton's kernels, unless
+    the config says otherwise; rows of their own show it in plain torch.
     """
     config = setting.config
     base = replace(config, fast=True)
@@ -72,9 +73,10 @@ def run(setting: Setting, steps: int = 25, rounds: int = 3, scaling: bool = True
         TORCH: (replace(base, kernels=False), True),
         FAST: (base, True),
         CRITIC: (base, False),
+        CRITIC_TORCH: (replace(base, kernels=False), False),
     }
     if not (base.kernels and works_on(find_device(setting.device))):
-        del side_by_side[TORCH]
+        del side_by_side[TORCH], side_by_side[CRITIC_TORCH]
     tables = [_table("side by side", setting, side_by_side, steps, rounds)]
     if scaling:
         batches = [times * config.batch_size for times in (1, 2, 4)]

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from fasteraa.nets.backbone import Backbone
 from fasteraa.nets.norm import Affine2d, GainConv2d
+from fasteraa.nets.pointwise import PLAIN, Pointwise, Scaled
 from fasteraa.nets.resnet import ResNetBackbone
 from fasteraa.nets.small import ConvNorm, Small
 from fasteraa.nets.wide_resnet import Block, WideResNet
@@ -32,73 +33,84 @@ aten = torch.ops.aten
 
 
 class Layer:
-    """One piecewise linear map from registers to a register."""
+    """One piecewise linear map from registers to registers."""
 
     sources: tuple[int, ...]
-    learns = True  # has parameters, whose gradients need the values of the sources
-    relu = False  # ends in a ReLU, whose derivative needs the output
+    targets: tuple[int, ...]  # named by who writes the layers down
+    outputs = 1
+    learns = False  # has parameters, whose gradients need a delta: the gradient before the ReLU
+    by: Pointwise
 
-    def prepare(self, dtype: torch.dtype) -> None:
+    def needs(self) -> set[int]:
+        """Registers whose values its derivatives need."""
+        return set()
+
+    def prepare(self, by: Pointwise, dtype: torch.dtype) -> None:
         """Read the parameters as they are now."""
+        self.by = by
 
-    def forward(self, *values: Tensor) -> Tensor:
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
-    def delta(self, gradient: Tensor, out: Tensor) -> Tensor:
-        """The gradient before the ReLU, where the layer has one."""
-        return aten.threshold_backward(gradient, out, 0) if self.relu else gradient
-
-    def backward(self, delta: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-        """The gradient of each source."""
+    def backward(
+        self, gradients: list[Tensor | None], outs: list[Tensor], values: list[Tensor], keep: bool
+    ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        """The delta, where parameters need it and it is to be kept, and the gradient of each source."""
         raise NotImplementedError
 
-    def tangent(self, *tangents: Tensor) -> Tensor:
-        """Where tangents of the sources go, before the ReLU."""
+    def tangent(self, tangents: list[Tensor], outs: list[Tensor]) -> tuple[Tensor, ...]:
+        """Where tangents of the sources go: in the place of the values in `outs`, which are empty if not kept."""
         raise NotImplementedError
 
-    def gradients(self, delta: Tensor, plain: slice, *values: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Each parameter with its gradient; biases count the rows in `plain` alone."""
-        yield from ()
+    def vectors(self) -> tuple[nn.Parameter | None, nn.Parameter | None]:
+        """Parameters with a number for each channel that multiply a register (`multiplied`), that are added."""
+        return None, None
+
+    @property
+    def multiplied(self) -> int | None:
+        return None
 
 
 class Convolution(Layer):
     """relu(scale * conv(x) + bias); the scale is multiplied into the weights, which are smaller than any image."""
 
+    learns = True
+    weight: Tensor  # times the scale; the tape sets it
+
     def __init__(self, source: int, conv: nn.Conv2d, norm: nn.Module | None = None, relu: bool = False):
         self.sources = (source,)
         self.conv, self.relu = conv, relu
         assert norm is None or isinstance(norm, Affine2d)
-        self.scale: nn.Parameter | None = norm.weight if norm is not None else getattr(conv, "gain", None)
+        scale: nn.Parameter | None = norm.weight if norm is not None else getattr(conv, "gain", None)
+        weight: nn.Parameter = conv.weight  # type: ignore[assignment]
+        self.scaled = Scaled(weight, scale)
         self.bias: nn.Parameter | None = norm.bias if norm is not None else None
 
-    def prepare(self, dtype: torch.dtype) -> None:
-        weight = self.conv.weight.detach()
-        if self.scale is not None:
-            weight = weight * self.scale.detach().view(-1, 1, 1, 1)
-        self.weight = weight.to(dtype)
-        self.shift = None if self.bias is None else self.bias.detach().to(dtype).view(1, -1, 1, 1)
+    def needs(self) -> set[int]:
+        return {*self.sources, *(self.targets if self.relu else ())}
 
-    def forward(self, *values: Tensor) -> Tensor:
-        out = self._convolve(values[0])
-        if self.shift is not None:
-            out += self.shift
-        return out.clamp_(min=0) if self.relu else out
+    def prepare(self, by: Pointwise, dtype: torch.dtype) -> None:
+        self.by = by
+        self.shift = None if self.bias is None else by.vector(self.bias, dtype)
 
-    def backward(self, delta: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-        return (self._backward(delta, values[0], (True, False, False))[0],)
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        return (self.by.shifted_(self._convolve(values[0]), self.shift, self.relu),)
 
-    def tangent(self, *tangents: Tensor) -> Tensor:
-        return self._convolve(tangents[0])
+    def backward(
+        self, gradients: list[Tensor | None], outs: list[Tensor], values: list[Tensor], keep: bool
+    ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        delta = _before(self, gradients, outs)
+        return delta, (self._backward(delta, values[0], (True, False, False))[0],)
 
-    def gradients(self, delta: Tensor, plain: slice, *values: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        weight: nn.Parameter = self.conv.weight  # type: ignore[assignment]
-        gradient = self._backward(delta, values[0], (False, True, False))[1].to(weight.dtype)
-        if self.scale is not None:
-            yield self.scale, (gradient * weight.detach()).sum((1, 2, 3))
-            gradient = gradient * self.scale.detach().view(-1, 1, 1, 1)
-        yield weight, gradient
-        if self.bias is not None:
-            yield self.bias, delta[plain].sum((0, 2, 3), dtype=weight.dtype)
+    def tangent(self, tangents: list[Tensor], outs: list[Tensor]) -> tuple[Tensor, ...]:
+        return (self.by.tangent_(self._convolve(tangents[0]), None, outs[0], self.relu),)
+
+    def vectors(self) -> tuple[nn.Parameter | None, nn.Parameter | None]:
+        return None, self.bias
+
+    def weight_gradient(self, delta: Tensor, value: Tensor) -> Tensor:
+        """Of weights times scale."""
+        return self._backward(delta, value, (False, True, False))[1]
 
     def _convolve(self, value: Tensor) -> Tensor:
         return F.conv2d(value, self.weight, None, self.conv.stride, _padding(self.conv))
@@ -112,103 +124,139 @@ class Convolution(Layer):
 
 
 class AffineRelu(Layer):
-    """relu(weight * x + bias)."""
+    """relu(weight * x + bias); with two sources x is their sum, and has a register of its own before the result's."""
 
-    relu = True
+    learns = True
 
-    def __init__(self, source: int, norm: nn.Module):
+    def __init__(self, norm: nn.Module, *sources: int):
         assert isinstance(norm, Affine2d)
-        self.sources = (source,)
+        self.sources = sources
+        self.outputs = len(sources)
         self.norm = norm
 
-    def prepare(self, dtype: torch.dtype) -> None:
-        self.weight = self.norm.weight.detach().to(dtype).view(1, -1, 1, 1)
-        self.shift = self.norm.bias.detach().to(dtype).view(1, -1, 1, 1)
+    def needs(self) -> set[int]:
+        return {self.multiplied, self.targets[-1]}
 
-    def forward(self, *values: Tensor) -> Tensor:
-        return torch.addcmul(self.shift, values[0], self.weight).clamp_(min=0)
+    def prepare(self, by: Pointwise, dtype: torch.dtype) -> None:
+        self.by = by
+        self.weight, self.shift = by.vector(self.norm.weight, dtype), by.vector(self.norm.bias, dtype)
 
-    def backward(self, delta: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-        return (delta * self.weight,)
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        plus = values[1] if len(values) == 2 else None
+        return self.by.affine_relu(values[0], plus, self.weight, self.shift)[-self.outputs :]
 
-    def tangent(self, *tangents: Tensor) -> Tensor:
-        return tangents[0] * self.weight
+    def backward(
+        self, gradients: list[Tensor | None], outs: list[Tensor], values: list[Tensor], keep: bool
+    ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        gradient, onto = gradients[-1], gradients[0] if self.outputs == 2 else None
+        assert gradient is not None
+        delta, to = self.by.before_affine_relu(gradient, outs[-1], self.weight, onto, keep)
+        return delta, (to,) * len(self.sources)
 
-    def gradients(self, delta: Tensor, plain: slice, *values: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        dtype = self.norm.weight.dtype
-        yield self.norm.weight, (delta * values[0]).sum((0, 2, 3), dtype=dtype)
-        yield self.norm.bias, delta[plain].sum((0, 2, 3), dtype=dtype)
+    def tangent(self, tangents: list[Tensor], outs: list[Tensor]) -> tuple[Tensor, ...]:
+        plus = tangents[1] if len(tangents) == 2 else None
+        return self.by.affine_tangent_(tangents[0], plus, self.weight, outs[0], outs[-1])[-self.outputs :]
+
+    def vectors(self) -> tuple[nn.Parameter | None, nn.Parameter | None]:
+        return self.norm.weight, self.norm.bias
+
+    @property
+    def multiplied(self) -> int:
+        return self.targets[0] if self.outputs == 2 else self.sources[0]
 
 
 class Add(Layer):
-    learns = False
-
     def __init__(self, first: int, second: int, relu: bool = False):
         self.sources = (first, second)
         self.relu = relu
 
-    def forward(self, *values: Tensor) -> Tensor:
-        out = values[0] + values[1]
-        return out.clamp_(min=0) if self.relu else out
+    def needs(self) -> set[int]:
+        return set(self.targets) if self.relu else set()
 
-    def backward(self, delta: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-        return delta, delta
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        return (self.by.total(values[0], values[1], self.relu),)
 
-    def tangent(self, *tangents: Tensor) -> Tensor:
-        return tangents[0] + tangents[1]
+    def backward(
+        self, gradients: list[Tensor | None], outs: list[Tensor], values: list[Tensor], keep: bool
+    ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        delta = _before(self, gradients, outs)
+        return None, (delta, delta)
+
+    def tangent(self, tangents: list[Tensor], outs: list[Tensor]) -> tuple[Tensor, ...]:
+        return (self.by.tangent_(tangents[0], tangents[1], outs[0], self.relu),)
 
 
 class MaxPool(Layer):
-    learns = False
-
     def __init__(self, source: int, pool: nn.MaxPool2d):
         self.sources = (source,)
         self.settings = [_both(number) for number in (pool.kernel_size, pool.stride, pool.padding)]
 
-    def forward(self, *values: Tensor) -> Tensor:
+    def needs(self) -> set[int]:
+        return set(self.sources)
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         out, self.index = aten.max_pool2d_with_indices(values[0], *self.settings)
-        found: Tensor = out
-        return found
+        return (out,)
 
-    def backward(self, delta: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-        return (aten.max_pool2d_with_indices_backward(delta, values[0], *self.settings, [1, 1], False, self.index),)
+    def backward(
+        self, gradients: list[Tensor | None], outs: list[Tensor], values: list[Tensor], keep: bool
+    ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        settings = *self.settings, [1, 1], False, self.index
+        return None, (aten.max_pool2d_with_indices_backward(gradients[0], values[0], *settings),)
 
-    def tangent(self, *tangents: Tensor) -> Tensor:
+    def tangent(self, tangents: list[Tensor], outs: list[Tensor]) -> tuple[Tensor, ...]:
         index = self.index[: len(tangents[0])]
-        return tangents[0].flatten(2).gather(2, index.flatten(2)).view(index.shape)
+        moved = tangents[0].flatten(2).gather(2, index.flatten(2)).view(index.shape)
+        return (self.by.tangent_(moved, None, outs[0], False),)
+
+
+def _before(layer: Convolution | Add, gradients: list[Tensor | None], outs: list[Tensor]) -> Tensor:
+    """The gradient before the ReLU, where the layer has one."""
+    (gradient,) = gradients
+    assert gradient is not None
+    return layer.by.before_relu(gradient, outs[0]) if layer.relu else gradient
 
 
 class Tape:
     """A forward of `layers` through a batch, kept for its derivatives.
 
     In this order: `backward`, then `tangent` for the first rows if they are those of a penalty, then `gradients`.
+    What is not a convolution is done by `by`: in plain torch, or by kernels.
     """
 
-    def __init__(self, layers: list[Layer], images: Tensor):
-        self.layers = layers
+    def __init__(self, layers: list[Layer], images: Tensor, by: Pointwise = PLAIN):
+        self.layers, self.by = layers, by
+        self._prepare(images.dtype)
         last_use = {source: at for at, layer in enumerate(layers) for source in layer.sources}
-        kept = {source for layer in layers if layer.learns for source in layer.sources} | {len(layers)}
-        kept |= {at + 1 for at, layer in enumerate(layers) if layer.relu}
+        kept = {register for layer in layers for register in layer.needs()} | {layers[-1].targets[-1]}
         self.values = [images]
         for at, layer in enumerate(layers):
-            layer.prepare(images.dtype)
-            self.values.append(layer.forward(*self._of(layer)))
+            self.values += layer.forward(*self._of(layer.sources))
             for source in layer.sources:
                 if source not in kept and last_use[source] == at:
                     self.values[source] = images[:0]  # let go of it
         self.features = _pooled(self._last)
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        """The gradient of the images, given that of the features (rows, F)."""
+    def _prepare(self, dtype: torch.dtype) -> None:
+        for layer in self.layers:
+            layer.prepare(self.by, dtype)
+        convolutions = [layer for layer in self.layers if isinstance(layer, Convolution)]
+        weights = self.by.weights([layer.scaled for layer in convolutions], dtype)
+        for layer, weight in zip(convolutions, weights, strict=True):
+            layer.weight = weight
+
+    def backward(self, gradient: Tensor, keep: bool = True) -> Tensor:
+        """The gradient of the images, given that of the features (rows, F); `keep` what `gradients` needs."""
         pixels = self._last.shape[2] * self._last.shape[3]
         spread = (gradient.to(self._last.dtype) / pixels)[:, :, None, None]
-        gradients = {len(self.layers): torch.empty_like(self._last).copy_(spread.expand_as(self._last))}
-        self.deltas: dict[int, Tensor] = {}
-        for at, layer in reversed(list(enumerate(self.layers))):
-            delta = layer.delta(gradients.pop(at + 1), self.values[at + 1])
-            if layer.learns:
-                self.deltas[at] = delta
-            for source, part in zip(layer.sources, layer.backward(delta, *self._of(layer)), strict=True):
+        gradients = {len(self.values) - 1: torch.empty_like(self._last).copy_(spread.expand_as(self._last))}
+        self.deltas: dict[Layer, Tensor] = {}
+        for layer in reversed(self.layers):
+            come = [gradients.pop(target, None) for target in layer.targets]
+            delta, parts = layer.backward(come, self._of(layer.targets), self._of(layer.sources), keep)
+            if keep and delta is not None:
+                self.deltas[layer] = delta
+            for source, part in zip(layer.sources, parts, strict=True):
                 gradients[source] = gradients[source] + part if source in gradients else part
         return gradients[0]
 
@@ -216,27 +264,31 @@ class Tape:
         """Send tangents through the first rows, in the place of their values; returns those of the features."""
         rows = slice(0, len(tangent))
         self.values[0][rows] = tangent
-        moved = {0: self.values[0][rows]}
-        for at, layer in enumerate(self.layers):
-            moved[at + 1] = layer.tangent(*(moved[source] for source in layer.sources))
-            value = self.values[at + 1]
-            if len(value):
-                # a ReLU lets through what it let through, and the tangent takes the value's place
-                _through_relu(moved[at + 1], value[rows]) if layer.relu else value[rows].copy_(moved[at + 1])
-                moved[at + 1] = value[rows]
+        moved = [self.values[0][rows]]
+        for layer in self.layers:
+            outs = [self.values[target][rows] for target in layer.targets]
+            moved += layer.tangent([moved[source] for source in layer.sources], outs)
         return _pooled(self._last[rows])
 
     def gradients(self, points: int) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Every parameter of the layers with its gradient; the first `points` rows are those of the tangents."""
-        for at, delta in self.deltas.items():
-            yield from self.layers[at].gradients(delta, slice(points, None), *self._of(self.layers[at]))
+        added = [(layer, delta) for layer, delta in self.deltas.items() if layer.vectors()[1] is not None]
+        pairs = [(delta, None if layer.multiplied is None else self.values[layer.multiplied]) for layer, delta in added]
+        for (layer, _), found in zip(added, self.by.sums(pairs, points), strict=True):
+            for parameter, gradient in zip(layer.vectors(), found, strict=True):
+                if parameter is not None:
+                    assert gradient is not None
+                    yield parameter, gradient
+        convolutions = [(layer, delta) for layer, delta in self.deltas.items() if isinstance(layer, Convolution)]
+        gradients = [layer.weight_gradient(delta, *self._of(layer.sources)) for layer, delta in convolutions]
+        yield from self.by.weight_gradients([layer.scaled for layer, _ in convolutions], gradients)
 
     @property
     def _last(self) -> Tensor:
         return self.values[-1]
 
-    def _of(self, layer: Layer) -> list[Tensor]:
-        return [self.values[source] for source in layer.sources]
+    def _of(self, registers: tuple[int, ...]) -> list[Tensor]:
+        return [self.values[register] for register in registers]
 
 
 def _pooled(value: Tensor) -> Tensor:
@@ -244,20 +296,19 @@ def _pooled(value: Tensor) -> Tensor:
     return value.mean((2, 3), dtype=torch.promote_types(value.dtype, torch.float32))
 
 
-def _through_relu(tangent: Tensor, out: Tensor) -> None:
-    """out := tangent where out > 0, else 0."""
-    aten.threshold_backward.grad_input(tangent, out, 0, grad_input=out)
-
-
 @dataclass
 class _Writer:
-    """Notes layers one after the other; a register is the index of the layer that fills it, plus one."""
+    """Notes layers one after the other and numbers the registers that they fill; the images are register 0."""
 
     layers: list[Layer]
+    registers: int = 1
 
     def __call__(self, layer: Layer) -> int:
+        """The register of the layer's (last) output."""
+        layer.targets = tuple(range(self.registers, self.registers + layer.outputs))
         self.layers.append(layer)
-        return len(self.layers)
+        self.registers += layer.outputs
+        return layer.targets[-1]
 
 
 def write_layers(backbone: Backbone) -> list[Layer] | None:
@@ -278,14 +329,15 @@ def write_layers(backbone: Backbone) -> list[Layer] | None:
 
 
 def _wide_resnet(net: WideResNet, write: _Writer) -> None:
-    x = write(Convolution(0, net.stem))
+    ends: tuple[int, ...] = (write(Convolution(0, net.stem)),)  # their sum is what the next norm sees
     for block in (module for module in net.stages.modules() if isinstance(module, Block)):
-        h = write(AffineRelu(x, block.norm1))
+        norm = AffineRelu(block.norm1, *ends)
+        h = write(norm)
         inner = write(Convolution(h, block.conv1, block.norm2, relu=True))
         branch = write(Convolution(inner, block.conv2))
-        skip = x if block.skip is None else write(Convolution(h, block.skip))
-        x = write(Add(skip, branch))
-    write(AffineRelu(x, net.norm))
+        skip = norm.multiplied if block.skip is None else write(Convolution(h, block.skip))
+        ends = skip, branch
+    write(AffineRelu(net.norm, *ends))
 
 
 def _small(net: Small, write: _Writer) -> None:

@@ -52,7 +52,9 @@ class SearchConfig:
     objective: str = _setting("paper", "What the policy is after: paper, diverse, hard or bilevel (docs/search.md).")
     floor: float = _setting(1.0, "diverse: the share of the start's dose and spread that must be kept.")
     allowance: float = _setting(1.0, "hard: the critic distance that is allowed, in those of the start.")
-    kernels: bool = _setting(True, "On a GPU: the soft policy by Triton kernels; switch it off for plain torch.")
+    kernels: bool = _setting(
+        True, "On a GPU: Triton kernels, for the soft policy and the fast critic; switch it off for plain torch."
+    )
     learning_rate: float = _setting(1e-3, "Of Adam, for policy and critic alike.")
     beta1: float = _setting(0.0, "Adam's first coefficient.")
     beta2: float = _setting(0.999, "Adam's second coefficient.")

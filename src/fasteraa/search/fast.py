@@ -16,6 +16,7 @@ from torch import Generator, Tensor, nn
 
 from fasteraa.errors import RunError
 from fasteraa.nets import Critic, PixelCritic
+from fasteraa.nets.pointwise import pointwise_on
 from fasteraa.nets.tape import Layer, Tape, write_layers
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.adam import AnyOptimiser
@@ -46,6 +47,7 @@ class WrittenOut(Step):
         self.layers = layers
         # without a graph there is nothing for autocast to do
         self.dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+        self.by = pointwise_on(normalise.mean.device, config.kernels)
         critic.to(memory_format=torch.channels_last)
 
     def _update_critic(
@@ -88,7 +90,7 @@ class WrittenOut(Step):
         loss = policy_loss(Judged(*self._heads(features), labels), self.config.class_weight)
         backward(loss.total)
         assert features.grad is not None
-        gradient = self.goal.weigh(tape.backward(features.grad).to(images))
+        gradient = self.goal.weigh(tape.backward(features.grad, keep=False).to(images))
         further = self.goal.further(self.policy, augmented, labels)
         along = (images * gradient).sum()  # whose gradient with respect to the images is that very one
         backward(along if further is None else along + further)
@@ -98,7 +100,7 @@ class WrittenOut(Step):
 
     def _tape(self, images: Tensor) -> Tape:
         with torch.no_grad():
-            return Tape(self.layers, images.to(self.dtype, memory_format=torch.channels_last))
+            return Tape(self.layers, images.to(self.dtype, memory_format=torch.channels_last), self.by)
 
     def _slope(self, features: Tensor, tangent: Tensor) -> Tensor:
         """How fast the sum of the scores grows along `tangent`: the head's two layers, written out."""

@@ -1,7 +1,7 @@
 """Triton twins of the families' forwards: a whole batch at once, whatever mix of operations was drawn.
 
 Plain torch is the definition; the hard twins give the same bytes, the soft ones the same up to rounding. Triton is
-imported by the modules of this folder and by nothing else.
+imported by the modules of this folder and by `nets.kernels`, and by nothing else.
 """
 
 from __future__ import annotations
