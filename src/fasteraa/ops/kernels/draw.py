@@ -69,9 +69,10 @@ def decode(
     items = op.numel()
     if items:
         names = ("sub_edges", "edges", "op", "probability", "low", "high", "positive", "pass_edges")
-        _decode[(triton.cdiv(items, _ITEMS),)](
-            uniform.contiguous(), *(arrays[name] for name in names), op, magnitude, sign, hole, partner,
-            items, subs, shape[1], stages, choices, uniform.shape[1], len(arrays["pass_edges"]), 0 if single else 1,
-            ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
-        )  # fmt: skip
+        with torch.cuda.device_of(uniform):  # Triton launches on the current one
+            _decode[(triton.cdiv(items, _ITEMS),)](
+                uniform.contiguous(), *(arrays[name] for name in names), op, magnitude, sign, hole, partner,
+                items, subs, shape[1], stages, choices, uniform.shape[1], len(arrays["pass_edges"]), 0 if single else 1,
+                ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
+            )  # fmt: skip
     return op, magnitude, sign, hole, partner
