@@ -124,6 +124,15 @@ def test_larger_parts_and_more_of_them(most, size, parts, device, monkeypatch):
     assert differing(policy_of(COUNTED), gallery(6, 3, 150, 260), grid(6, 1, 3), device) == []
 
 
+def test_nothing_is_counted_for_tables_that_depend_on_no_image(device, monkeypatch):
+    policy, images = policy_of(["invert", "solarize"]), gallery(8, 3, 65, 67)
+    assert differing(policy, images, grid(8, 1, 2), device) == []
+    monkeypatch.setattr(hard, "_count", None)  # a launch would fail
+    apply_draw(policy, plan_of(policy), images.to(device), grid(8, 1, 2), kernels=True)
+    with pytest.raises(TypeError):
+        apply_draw(policy_of(COUNTED), plan_of(policy_of(COUNTED)), images.to(device), grid(8, 1, 3), kernels=True)
+
+
 def test_the_sum_of_a_part_fits_whatever_the_size():
     for pixels in (1, 4096, 4097, 50176, 2**18, 2**18 + 1, LARGEST_SIDE**2):
         _, size, parts = hard._parts(pixels)

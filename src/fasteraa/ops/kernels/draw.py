@@ -62,17 +62,18 @@ def decode(
     An image takes at most `most` passes; unless always a single one, the number before theirs says how many.
     """
     subs, stages, choices = arrays["edges"].shape
-    shape = (len(uniform), stages * most)
+    shape = (uniform.shape[0], stages * most)
     op = torch.empty(shape, dtype=torch.int64, device=uniform.device)
     magnitude, sign, partner = (torch.empty_like(op, dtype=torch.float64) for _ in range(3))
     hole = torch.empty((*shape, 2), dtype=torch.float64, device=uniform.device)
-    items = op.numel()
+    items = shape[0] * shape[1]
     if items:
         names = ("sub_edges", "edges", "op", "probability", "low", "high", "positive", "pass_edges")
         with torch.cuda.device_of(uniform):  # Triton launches on the current one
-            _decode[(triton.cdiv(items, _ITEMS),)](
+            _decode[(-(-items // _ITEMS),)](
                 uniform.contiguous(), *(arrays[name] for name in names), op, magnitude, sign, hole, partner,
-                items, subs, shape[1], stages, choices, uniform.shape[1], len(arrays["pass_edges"]), 0 if single else 1,
+                items, subs, shape[1], stages, choices,
+                uniform.shape[1], arrays["pass_edges"].shape[0], 0 if single else 1,
                 ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
             )  # fmt: skip
     return op, magnitude, sign, hole, partner

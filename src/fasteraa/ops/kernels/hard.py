@@ -468,6 +468,7 @@ class Rules:
     spans: Tensor  # float64 (N, 4): value at zero, extent, signed or not, what it is measured in
     missing: tuple[int, ...]  # operations that have no kernel
     tables: bool  # is there an operation that needs one?
+    counted: bool  # is there one whose table depends on the image?
 
 
 def rules_of(ops: Sequence[Op], spans: Spans, device: torch.device) -> Rules:
@@ -477,6 +478,7 @@ def rules_of(ops: Sequence[Op], spans: Spans, device: torch.device) -> Rules:
         torch.tensor([_span_of(row, spans) for row in ops], dtype=torch.float64).to(device),
         tuple(index for index, code in enumerate(codes) if code == NOTHING.value),
         any(0 < code <= CONTRAST.value for code in codes),
+        any(AUTO_CONTRAST.value <= code <= CONTRAST.value for code in codes),
     )
 
 
@@ -513,15 +515,16 @@ class Stages:
             self.block, self.size, self.parts = _parts(self.height * self.width)
             self.tables = torch.empty(count * self.channels * 256, dtype=torch.uint8, device=device)
             self.counted = self.whole
-            if self.parts > 1:
+            self.split = rules.counted and self.parts > 1
+            if self.split:
                 self.counted = torch.empty(self.parts * self.tables.numel(), dtype=torch.int32, device=device)
         else:
             self.tables = batch  # never read
         items = count * depth
         if items:
-            _prepare[(triton.cdiv(items, _ITEMS),)](
+            _prepare[(-(-items // _ITEMS),)](  # Triton's own rounding takes microseconds
                 *drawn, rules.codes, rules.spans, self.whole, self.real,
-                items, count, depth, self.height, self.width, len(partners),
+                items, count, depth, self.height, self.width, partners.shape[0],
                 ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
             )  # fmt: skip
 
@@ -547,23 +550,23 @@ class Stages:
         return target
 
     def _fill_tables(self, stage: int, source: Tensor) -> None:
-        planes, pixels, split = self.count * self.channels, self.height * self.width, self.parts > 1
-        if split:
+        planes, pixels = self.count * self.channels, self.height * self.width
+        if self.split:
             _count[(planes * self.parts,)](
                 source, self.whole, self.counted, stage, self.count, pixels, self.size, self.parts,
                 CHANNELS=self.channels, BLOCK=self.block, num_warps=8, enable_fp_fusion=False,
             )  # fmt: skip
         _fill_tables[(planes,)](
             source, self.whole, self.real, self.counted, self.tables, stage, self.count, pixels, self.parts,
-            CHANNELS=self.channels, BLOCK=self.block, SPLIT=split,
-            num_warps=8 if self.block > 1024 and not split else 4, enable_fp_fusion=False,
+            CHANNELS=self.channels, BLOCK=self.block, SPLIT=self.split,
+            num_warps=8 if self.block > 1024 and not self.split else 4, enable_fp_fusion=False,
         )  # fmt: skip
 
 
 def _parts(pixels: int) -> tuple[int, int, int]:
     """Pixels that a program counts at once, pixels of a part, and how many parts there are."""
     if pixels <= _PART:
-        return max(256, triton.next_power_of_2(pixels)), pixels, 1
+        return max(256, 1 << (pixels - 1).bit_length()), pixels, 1
     size = _PART * -(-pixels // (_PART * _PARTS))
     return _BLOCK, size, -(-pixels // size)
 
