@@ -352,9 +352,9 @@ def _smooth(plane, centre, y, x, here, height, width):
     """Pillow's SMOOTH filter: 3x3 with a centre of 5, sum 13, the outermost pixels as they were."""
     inner = (x > 0) & (x < width - 1) & (y > 0) & (y < height - 1)
     total = 4 * centre
-    for dy in tl.static_range(-1, 2):
+    for row in range(3):  # a loop, not unrolled: 72 levels at once would take the registers of all operations
         for dx in tl.static_range(-1, 2):
-            total += tl.load(plane + here + dy * width + dx, mask=inner, other=0).to(tl.int32)
+            total += tl.load(plane + here + (row - 1) * width + dx, mask=inner, other=0).to(tl.int32)
     return tl.where(inner, (2 * total + 13) // 26, centre)
 
 
@@ -373,7 +373,14 @@ def _move(source, kind, number, shift, y, x, ok, height, width, pixels, fill0, f
     inside = ok & (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
     place = tl.where(inside, from_y * width + from_x, 0)
     one, two, three = _levels(source, place, pixels, inside, CHANNELS)
-    return tl.where(inside, one, fill0), tl.where(inside, two, fill1), tl.where(inside, three, fill2)
+    if CHANNELS == 3:
+        # in one number, so that they change threads together: each on its own would wait for the one before
+        colours = tl.where(inside, one | (two << 8) | (three << 16), fill0 | (fill1 << 8) | (fill2 << 16))
+        one, two, three = colours & 255, (colours >> 8) & 255, colours >> 16
+    else:
+        one = tl.where(inside, one, fill0)
+        two, three = one, one
+    return one, two, three
 
 
 @triton.jit
@@ -401,14 +408,14 @@ def _in_squares(
             level = tl.load(source + c * pixels + here, mask=ok, other=0).to(tl.int32)
             new = _blend(_smooth(source + c * pixels, level, y, x, here, height, width), level, v)
             _write(target + c * pixels, here, pixels, ok, new, new, new, normal + c * 256, 1, NORMAL)
+    elif kind == CUTOUT:
+        one, two, three = _levels(source, here, pixels, ok, CHANNELS)
+        one, two, three = _cut_out(number, y, x, one, two, three, hole0, hole1, hole2)
+        _write(target, here, pixels, ok, one, two, three, normal, CHANNELS, NORMAL)
     else:
-        if kind == CUTOUT:
-            one, two, three = _levels(source, here, pixels, ok, CHANNELS)
-            one, two, three = _cut_out(number, y, x, one, two, three, hole0, hole1, hole2)
-        else:
-            one, two, three = _move(
-                source, kind, number, shift, y, x, ok, height, width, pixels, fill0, fill1, fill2, CHANNELS
-            )
+        one, two, three = _move(
+            source, kind, number, shift, y, x, ok, height, width, pixels, fill0, fill1, fill2, CHANNELS
+        )
         _write(target, here, pixels, ok, one, two, three, normal, CHANNELS, NORMAL)
 
 
