@@ -56,6 +56,7 @@ FINISHED = {"LANES": 32, "TILES": soft._TILES, "CONTRAST": 0}
 KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], int, bool]] = {
     "decode": (draw._decode, {"ITEMS": 64}, {}, 2, False),
     "prepare": (hard._prepare, {"ITEMS": 64}, {"partners": "i32"}, 2, True),
+    "draw": (hard._draw, {"ITEMS": 64}, {"partners": "i32"}, 2, True),
     "count": (hard._count, {"CHANNELS": 3, "BLOCK": hard._BLOCK}, {}, 8, False),
     "count, grey": (hard._count, {"CHANNELS": 1, "BLOCK": hard._BLOCK}, {}, 8, False),
     "tables, colour": (hard._fill_tables, {"CHANNELS": 3, "BLOCK": 1024, "SPLIT": False}, {}, 4, False),

@@ -325,6 +325,19 @@ def test_one_seed_one_result(policy, device):
     assert not torch.equal(one, policy(images, torch.Generator(device).manual_seed(4), kernels=True))
 
 
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_records_without_a_draw_between(policy, device):
+    """A call of the policy decodes and prepares in one kernel; plain torch shares the numbers alone."""
+    count = 30 if device == "cpu" else 500
+    images, pool = noise(count, height=9, width=9).to(device), noise(7, height=9, width=9).to(device)
+    for chance, partners in ((device, pool), ("cpu", None)):
+        one, two = (
+            augment(policy, images, torch.Generator(chance).manual_seed(3), partners, kernels=kernels)
+            for kernels in (True, False)
+        )
+        assert torch.equal(one, two)
+
+
 def test_what_kernels_cannot_do_is_said_or_left_to_plain_torch(monkeypatch):
     policy, images = policy_of(["invert"]), noise(2)
     monkeypatch.setattr(apply_module, "_interpreted", lambda: False)

@@ -46,8 +46,12 @@ def augment(
     if batch.numel() == 0:
         return batch if normal is None else batch.float()
     plan, kernels = plan_of(policy), _choose(kernels, batch, pool)
+    partners = batch if pool is None else pool
+    if kernels and not _rules(policy, plan, batch.device).missing:
+        uniform = plan.uniform(len(batch), generator, batch.device)
+        return _by_kernels(policy, plan, batch, uniform, partners, normal)
     draw = plan.draw(len(batch), generator, batch.device, kernels)
-    return _do(policy, plan, batch, draw, batch if pool is None else pool, kernels, normal)
+    return _do(policy, plan, batch, draw, partners, kernels, normal)
 
 
 def apply_draw(
@@ -140,22 +144,29 @@ def _interpreted() -> bool:
 
 
 def _by_kernels(
-    policy: Policy, plan: Plan, batch: Tensor, draw: Draw, partners: Tensor, normal: Tensor | None
+    policy: Policy, plan: Plan, batch: Tensor, draw: Draw | Tensor, partners: Tensor, normal: Tensor | None
 ) -> Tensor:
-    """A few kernels per stage for the whole batch; rows that have none are treated in plain torch."""
+    """A few kernels per stage for the whole batch; rows that have none are treated in plain torch.
+
+    Without such rows the draw may also be the uniform numbers from which a kernel decodes it.
+    """
     from fasteraa.ops.kernels.hard import Stages
 
     device = batch.device
     rules = _rules(policy, plan, device)
-    columns = (draw.op, draw.magnitude, draw.sign, draw.hole, draw.partner)
-    drawn = [column.to(device).contiguous() for column in columns]
     with torch.cuda.device(device) if batch.is_cuda else nullcontext():
         out = batch.contiguous()
-        stages = Stages(out, rules, drawn, partners.contiguous(), policy.fill, policy.hole_fill)
+        stages = Stages(out, rules, plan.depth, partners.contiguous(), policy.fill, policy.hole_fill)
+        if isinstance(draw, Tensor):
+            stages.draw(draw.to(device), plan.decoder(device))
+        else:
+            columns = (draw.op, draw.magnitude, draw.sign, draw.hole, draw.partner)
+            stages.prepare([column.to(device).contiguous() for column in columns])
         last = plan.depth - 1 if not rules.missing else None  # plain torch takes and gives levels
         for k in range(plan.depth):
             before, out = out, stages.apply(k, out, normal if k == last else None)
             for index in rules.missing:
+                assert isinstance(draw, Draw)
                 _put(policy, plan.ops[index], before, out, draw, k, draw.op[:, k] == index, partners)
     if normal is not None and out.dtype == torch.uint8:
         return look_up(normal.expand(len(out), -1, -1), out)

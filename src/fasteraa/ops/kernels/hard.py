@@ -3,6 +3,7 @@
 Four kernels, none of which lets the host wait:
 
 - `_prepare`, once for all stages: what was drawn -> a record of eight whole and four real numbers per image and stage;
+  or `_draw`, which also decodes the draw;
 - `_count`, once per stage for large images: how often each level occurs in a part of an image that drew auto_contrast,
   equalize or contrast. Parts are added later, as whole numbers, so their order does not matter;
 - `_fill_tables`, once per stage: the 256-entry table of each image whose new levels depend on the old ones alone; it
@@ -27,6 +28,7 @@ from fasteraa.images import fill_for
 from fasteraa.ops import blend, erase, forward, tone, warp
 from fasteraa.ops.declare import Op
 from fasteraa.ops.forward import Spans
+from fasteraa.ops.kernels.draw import ITEMS, Decoder, decoded
 
 
 class _Named(tl.constexpr):  # type: ignore[misc]
@@ -71,7 +73,6 @@ CODES: dict[Op, tl.constexpr] = {
 AS_IS, OF_WIDTH, OF_HEIGHT, COUNTED = _Named(0), _Named(1), _Named(2), _Named(3)
 FINE = _Named(float(forward.FINE))
 _TILE = 1024  # pixels of one program
-_ITEMS = 64  # images x stages of one program of `_prepare`
 _BLOCK = 2048  # pixels that a program counts at once: with more, too few programs share a processor
 _PART = 4096  # pixels of a part of an image; smaller images are counted as a whole
 _PARTS = 64  # at most, so that the sum of a part of the largest image fits into 31 bits
@@ -85,15 +86,12 @@ def _fixed(number):
     return tl.floor(number * 65536 + 0.5)
 
 
-@triton.jit(do_not_specialize=["items", "images", "depth", "height", "width", "partners"])
-def _prepare(
-    op, magnitude, sign, hole, partner, codes, spans, whole, real,
-    items, images, depth, height, width, partners,
-    ITEMS: tl.constexpr,
+@triton.jit
+def _record(
+    drawn, magnitude, sign, hole_x, hole_y, partner, codes, spans, whole, real,
+    item, ok, images, depth, height, width, partners,
 ):  # fmt: skip
-    item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
-    ok = item < items
-    drawn = tl.load(op + item, mask=ok, other=-1)
+    """What a draw says, in numbers that the other kernels need not reckon with."""
     acts = drawn >= 0
     code = tl.load(codes + drawn, mask=acts, other=0)
     # the physical value, as `physical` reckons it: shares of a side in pixels
@@ -101,8 +99,8 @@ def _prepare(
     at_zero, extent = tl.load(span, mask=acts, other=0.0), tl.load(span + 1, mask=acts, other=0.0)
     signed, unit = tl.load(span + 2, mask=acts, other=0.0), tl.load(span + 3, mask=acts, other=0.0)
     wide, high = width.to(tl.float64), height.to(tl.float64)
-    s = tl.where(signed > 0, tl.load(sign + item, mask=acts, other=1.0), 1.0)
-    v = at_zero + s * tl.load(magnitude + item, mask=acts, other=0.0) * extent
+    s = tl.where(signed > 0, sign, 1.0)
+    v = at_zero + s * magnitude * extent
     v *= tl.where(unit == OF_WIDTH, wide, tl.where(unit == OF_HEIGHT, high, 1.0))
     v = tl.where(unit == COUNTED, tl.floor(v * FINE + 0.5) / FINE, v)
     # warps: six coefficients, as the rows give them
@@ -123,11 +121,11 @@ def _prepare(
     # cutout: corners, included; a box of size 0 has none
     cuts = code == CUTOUT
     extent = tl.where(cuts, v, 0.0)
-    left = _corner(tl.load(hole + 2 * item, mask=acts, other=0.0) * wide - extent / 2)
-    top = _corner(tl.load(hole + 2 * item + 1, mask=acts, other=0.0) * high - extent / 2)
+    left = _corner(hole_x * wide - extent / 2)
+    top = _corner(hole_y * high - extent / 2)
     right, bottom = tl.minimum(left + extent, wide), tl.minimum(top + extent, high)
     kind = tl.where(cuts & (v <= 0), NOTHING, kind)
-    other = tl.load(partner + item, mask=acts, other=0.0) * partners.to(tl.float64)
+    other = partner * partners.to(tl.float64)
     # what is kept: records lie stage by stage
     record = (item % depth) * images + item // depth
     number = whole + record * 8
@@ -151,6 +149,48 @@ def _prepare(
 @triton.jit
 def _corner(place):
     return tl.floor(tl.maximum(place, 0.0))
+
+
+@triton.jit(do_not_specialize=["items", "images", "depth", "height", "width", "partners"])
+def _prepare(
+    op, magnitude, sign, hole, partner, codes, spans, whole, real,
+    items, images, depth, height, width, partners,
+    ITEMS: tl.constexpr,
+):  # fmt: skip
+    item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
+    ok = item < items
+    _record(
+        tl.load(op + item, mask=ok, other=-1),
+        tl.load(magnitude + item, mask=ok, other=0.0),
+        tl.load(sign + item, mask=ok, other=1.0),
+        tl.load(hole + 2 * item, mask=ok, other=0.0),
+        tl.load(hole + 2 * item + 1, mask=ok, other=0.0),
+        tl.load(partner + item, mask=ok, other=0.0),
+        codes, spans, whole, real, item, ok, images, depth, height, width, partners,
+    )  # fmt: skip
+
+
+_DRAWN = ["items", "subs", "depth", "stages", "choices", "numbers", "counts", "lead"]
+
+
+@triton.jit(do_not_specialize=[*_DRAWN, "images", "height", "width", "partners"])
+def _draw(
+    uniform, sub_edges, edges, option_op, probability, low, high, positive, pass_edges,
+    codes, spans, whole, real,
+    items, subs, depth, stages, choices, numbers, counts, lead, images, height, width, partners,
+    ITEMS: tl.constexpr,
+):  # fmt: skip
+    """Uniform numbers -> records, without the draw between them that `_prepare` takes."""
+    item = tl.program_id(0) * ITEMS + tl.arange(0, ITEMS)
+    ok = item < items
+    op, magnitude, sign, hole_x, hole_y, partner = decoded(
+        uniform, sub_edges, edges, option_op, probability, low, high, positive, pass_edges,
+        item, ok, subs, depth, stages, choices, numbers, counts, lead, ITEMS,
+    )  # fmt: skip
+    _record(
+        op, magnitude, sign, hole_x, hole_y, partner, codes, spans, whole, real,
+        item, ok, images, depth, height, width, partners,
+    )  # fmt: skip
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -512,19 +552,19 @@ def _span_of(row: Op, spans: Spans) -> tuple[float, float, float, float]:
 
 
 class Stages:
-    """The stages of a drawn policy over one batch: contiguous uint8 (B, C, H, W), draws of shape (B, K)."""
+    """The stages of a policy over one batch: contiguous uint8 (B, C, H, W). First `prepare` or `draw`."""
 
     def __init__(
         self,
         batch: Tensor,
         rules: Rules,
-        drawn: Sequence[Tensor],  # op, magnitude, sign, hole (B, K, 2), partner; contiguous
+        depth: int,
         partners: Tensor,
         fill: tuple[int, ...],
         hole_fill: tuple[int, ...],
     ):
         count, self.channels, self.height, self.width = batch.shape
-        depth, device = drawn[0].shape[1], batch.device
+        device = batch.device
         self.count, self.rules, self.partners = count, rules, partners
         self.colours = (*_three(self.channels, fill), *_three(self.channels, hole_fill))
         self.whole = torch.empty((depth, count, 8), dtype=torch.int32, device=device)
@@ -538,12 +578,24 @@ class Stages:
                 self.counted = torch.empty(self.parts * self.tables.numel(), dtype=torch.int32, device=device)
         else:
             self.tables = batch  # never read
-        items = count * depth
-        if items:
-            _prepare[(-(-items // _ITEMS),)](  # Triton's own rounding takes microseconds
-                *drawn, rules.codes, rules.spans, self.whole, self.real,
-                items, count, depth, self.height, self.width, partners.shape[0],
-                ITEMS=_ITEMS, num_warps=2, enable_fp_fusion=False,
+        self.depth, self.items = depth, count * depth
+
+    def prepare(self, drawn: Sequence[Tensor]) -> None:
+        """op, magnitude, sign, hole (B, K, 2), partner; contiguous (B, K)."""
+        if self.items:
+            _prepare[(-(-self.items // ITEMS),)](
+                *drawn, self.rules.codes, self.rules.spans, self.whole, self.real,
+                self.items, self.count, self.depth, self.height, self.width, self.partners.shape[0],
+                ITEMS=ITEMS, num_warps=2, enable_fp_fusion=False,
+            )  # fmt: skip
+
+    def draw(self, uniform: Tensor, decoder: Decoder) -> None:
+        """Uniform numbers, contiguous, as the decoder wants them."""
+        if self.items:
+            _draw[(-(-self.items // ITEMS),)](
+                uniform, *decoder.arrays, self.rules.codes, self.rules.spans, self.whole, self.real,
+                self.items, *decoder.numbers, self.count, self.height, self.width, self.partners.shape[0],
+                ITEMS=ITEMS, num_warps=2, enable_fp_fusion=False,
             )  # fmt: skip
 
     def apply(self, stage: int, source: Tensor, normal: Tensor | None = None) -> Tensor:
