@@ -327,6 +327,14 @@ def applied(_: str) -> None:
             )
             for event in sorted(kernels, key=lambda event: -event.self_device_time_total):
                 print(f"{event.self_device_time_total / 10:8.1f} us {event.count // 10:3d} x  {event.key[:80]}")
+            recorded = policy.recorded(batch, torch.Generator("cuda").manual_seed(0), kernels=True)
+            ways = {
+                "recorded": lambda recorded=recorded, batch=batch: recorded(batch),
+                "recorded, no copies": lambda recorded=recorded: recorded(recorded.batch, copy=False),
+            }
+            for way, again in ways.items():
+                host, whole = per_call(again)
+                print(f"  {way}: {whole:.1f} us a call ({count / whole:.1f} M images/s), host {host:.1f}", flush=True)
         for row in OPS.values():
             choice = Choice(row.name, 1.0, (0.0, 1.0) if row.span else None, sign="random" if row.signed else None)
             alone = Policy((SubPolicy(((choice,),)),))

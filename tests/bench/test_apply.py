@@ -18,7 +18,7 @@ def test_the_gpu_table(monkeypatch, capsys):
     (table,) = run_gpu((8,), 0.005, 1, "cpu")
     names = [row.name for row in table.rows]
     assert names[0] == "fasteraa, batch of 6"
-    assert COPY in names
+    assert {COPY, "fasteraa, batch of 6, recorded", "fasteraa, batch of 6, recorded, no copies"} <= set(names)
     assert all(row.images_per_second > 0 for row in table.rows)
     assert table.best_peer.name == "torchvision v2, uint8 tensor"
     assert table.largest_batch.name == "fasteraa, batch of 6"

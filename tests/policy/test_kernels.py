@@ -15,6 +15,7 @@ import torch
 from fasteraa.errors import ImageError
 from fasteraa.ops import OPS, Span, op, tone, warp
 from fasteraa.ops.kernels import hard
+from fasteraa.ops.warp import LARGEST_SIDE
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy import apply as apply_module
 from fasteraa.policy.apply import apply_draw, augment
@@ -100,6 +101,44 @@ def test_every_operation_equals_plain_torch(shape, device):
     policy = policy_of(list(OPS))
     count = 4 * len(OPS) if device == "cpu" else 60 * len(OPS)
     assert differing(policy, gallery(count, *shape), grid(count, 1, len(OPS)), device) == []
+
+
+COUNTED = ["auto_contrast", "equalize", "contrast"]  # what they do depends on all pixels
+
+
+@pytest.mark.parametrize("shape", [(3, 65, 67), (1, 100, 83), (3, 64, 64)], ids=str)
+def test_large_images_are_counted_in_parts(shape, device):
+    """Constant images and such of few levels among them; the last part is not full, and levels differ between parts."""
+    images = gallery(24, *shape)
+    images[::2, :, -1, -3:] = torch.tensor([0, 255, 7], dtype=torch.uint8)
+    images[1::4, :, 0, 0] = 3
+    assert hard._parts(shape[1] * shape[2])[2] == {65: 2, 100: 3, 64: 1}[shape[1]]
+    assert differing(policy_of(COUNTED), images, grid(24, 1, 3), device) == []
+
+
+@pytest.mark.parametrize(("most", "size", "parts"), [(2, 20480, 2), (64, 4096, 10)])
+def test_larger_parts_and_more_of_them(most, size, parts, device, monkeypatch):
+    """Several turns for a part; and several turns for the parts, of which eight are added at once."""
+    monkeypatch.setattr(hard, "_PARTS", most)
+    assert hard._parts(150 * 260)[1:] == (size, parts)
+    assert differing(policy_of(COUNTED), gallery(6, 3, 150, 260), grid(6, 1, 3), device) == []
+
+
+def test_nothing_is_counted_for_tables_that_depend_on_no_image(device, monkeypatch):
+    policy, images = policy_of(["invert", "solarize"]), gallery(8, 3, 65, 67)
+    assert differing(policy, images, grid(8, 1, 2), device) == []
+    monkeypatch.setattr(hard, "_count", None)  # a launch would fail
+    apply_draw(policy, plan_of(policy), images.to(device), grid(8, 1, 2), kernels=True)
+    with pytest.raises(TypeError):
+        apply_draw(policy_of(COUNTED), plan_of(policy_of(COUNTED)), images.to(device), grid(8, 1, 3), kernels=True)
+
+
+def test_the_sum_of_a_part_fits_whatever_the_size():
+    for pixels in (1, 4096, 4097, 50176, 2**18, 2**18 + 1, LARGEST_SIDE**2):
+        _, size, parts = hard._parts(pixels)
+        assert 255 * size < 2**31
+        assert size * (parts - 1) < pixels <= size * parts
+        assert parts <= 64
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
@@ -284,6 +323,19 @@ def test_one_seed_one_result(policy, device):
     assert torch.equal(one, two)
     assert torch.equal(one, policy(images, torch.Generator(device).manual_seed(3), kernels=False))
     assert not torch.equal(one, policy(images, torch.Generator(device).manual_seed(4), kernels=True))
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_records_without_a_draw_between(policy, device):
+    """A call of the policy decodes and prepares in one kernel; plain torch shares the numbers alone."""
+    count = 30 if device == "cpu" else 500
+    images, pool = noise(count, height=9, width=9).to(device), noise(7, height=9, width=9).to(device)
+    for chance, partners in ((device, pool), ("cpu", None)):
+        one, two = (
+            augment(policy, images, torch.Generator(chance).manual_seed(3), partners, kernels=kernels)
+            for kernels in (True, False)
+        )
+        assert torch.equal(one, two)
 
 
 def test_what_kernels_cannot_do_is_said_or_left_to_plain_torch(monkeypatch):

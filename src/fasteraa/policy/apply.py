@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from PIL import Image
@@ -18,6 +19,9 @@ from fasteraa.ops.tone import look_up
 from fasteraa.ops.warp import LARGEST_SIDE, cut_at_border, move_points, nearest, scales, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
+
+if TYPE_CHECKING:
+    from fasteraa.ops.kernels.hard import Rules
 
 Normal = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of each channel
 _CACHED = 2**18  # values treated at once on a CPU: their temporaries stay in its cache
@@ -42,8 +46,12 @@ def augment(
     if batch.numel() == 0:
         return batch if normal is None else batch.float()
     plan, kernels = plan_of(policy), _choose(kernels, batch, pool)
+    partners = batch if pool is None else pool
+    if kernels and not _rules(policy, plan, batch.device).missing:
+        uniform = plan.uniform(len(batch), generator, batch.device)
+        return _by_kernels(policy, plan, batch, uniform, partners, normal)
     draw = plan.draw(len(batch), generator, batch.device, kernels)
-    return apply_draw(policy, plan, batch, draw, pool, kernels, normalise)
+    return _do(policy, plan, batch, draw, partners, kernels, normal)
 
 
 def apply_draw(
@@ -63,12 +71,25 @@ def apply_draw(
     Batches on a GPU where Triton works go through kernels; `kernels=False` asks for plain torch, and `kernels=True`
     for an error where it would have to be plain torch.
     """
-    partners = batch if pool is None else pool
     normal = None if normalise is None else normal_levels(normalise, batch)
-    if _choose(kernels, batch, pool):
+    partners = batch if pool is None else pool
+    return _do(policy, plan, batch, draw, partners, _choose(kernels, batch, pool), normal)
+
+
+def _do(
+    policy: Policy, plan: Plan, batch: Tensor, draw: Draw, partners: Tensor, kernels: bool, normal: Tensor | None
+) -> Tensor:
+    if kernels:
         return _by_kernels(policy, plan, batch, draw, partners, normal)
     out = _by_runs(policy, plan, batch, draw, partners)
     return out if normal is None else look_up(normal.expand(len(out), -1, -1), out)
+
+
+def waits_for_nothing(policy: Policy, batch: Tensor, kernels: bool | None = None) -> bool:
+    """Does `augment` do all of it on a GPU without asking for a result, so that a CUDA graph can hold it?"""
+    if batch.numel() == 0 or not _choose(kernels, batch, None):
+        return False
+    return batch.is_cuda and not _rules(policy, plan_of(policy), batch.device).missing
 
 
 def normal_levels(normalise: Normal, batch: Tensor) -> Tensor:
@@ -123,26 +144,39 @@ def _interpreted() -> bool:
 
 
 def _by_kernels(
-    policy: Policy, plan: Plan, batch: Tensor, draw: Draw, partners: Tensor, normal: Tensor | None
+    policy: Policy, plan: Plan, batch: Tensor, draw: Draw | Tensor, partners: Tensor, normal: Tensor | None
 ) -> Tensor:
-    """Two kernels per stage for the whole batch; rows that have none are treated in plain torch."""
-    from fasteraa.ops.kernels.hard import Stages, rules_of
+    """A few kernels per stage for the whole batch; rows that have none are treated in plain torch.
+
+    Without such rows the draw may also be the uniform numbers from which a kernel decodes it.
+    """
+    from fasteraa.ops.kernels.hard import Stages
 
     device = batch.device
-    rules = plan.kept(("rules", device), lambda: rules_of(plan.ops, policy.spans, device))
-    columns = (draw.op, draw.magnitude, draw.sign, draw.hole, draw.partner)
-    drawn = [column.to(device).contiguous() for column in columns]
+    rules = _rules(policy, plan, device)
     with torch.cuda.device(device) if batch.is_cuda else nullcontext():
         out = batch.contiguous()
-        stages = Stages(out, rules, drawn, partners.contiguous(), policy.fill, policy.hole_fill)
+        stages = Stages(out, rules, plan.depth, partners.contiguous(), policy.fill, policy.hole_fill)
+        if isinstance(draw, Tensor):
+            stages.draw(draw.to(device), plan.decoder(device))
+        else:
+            columns = (draw.op, draw.magnitude, draw.sign, draw.hole, draw.partner)
+            stages.prepare([column.to(device).contiguous() for column in columns])
         last = plan.depth - 1 if not rules.missing else None  # plain torch takes and gives levels
         for k in range(plan.depth):
             before, out = out, stages.apply(k, out, normal if k == last else None)
             for index in rules.missing:
+                assert isinstance(draw, Draw)
                 _put(policy, plan.ops[index], before, out, draw, k, draw.op[:, k] == index, partners)
     if normal is not None and out.dtype == torch.uint8:
         return look_up(normal.expand(len(out), -1, -1), out)
     return out if plan.depth else out.clone()
+
+
+def _rules(policy: Policy, plan: Plan, device: torch.device) -> Rules:
+    from fasteraa.ops.kernels.hard import rules_of
+
+    return plan.kept(("rules", device), lambda: rules_of(plan.ops, policy.spans, device))
 
 
 def _put(

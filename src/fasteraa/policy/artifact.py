@@ -20,6 +20,7 @@ from fasteraa.ops import Span, check_span, find
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+    from fasteraa.policy.recorded import RecordedPolicy
     from fasteraa.policy.transform import PolicyTransform
 
 FORMAT = "fasteraa-policy"
@@ -426,6 +427,23 @@ class Policy:
         from fasteraa.policy.apply import augment
 
         return augment(self, batch, generator, kernels=kernels, normalise=normalise)
+
+    def recorded(
+        self,
+        batch: Tensor,
+        generator: Generator | None = None,
+        *,
+        kernels: bool | None = None,
+        normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+    ) -> RecordedPolicy:
+        """A function that augments batches of this batch's shape as the policy itself would, draw by draw.
+
+        On a GPU it was recorded in a CUDA graph, so that a call costs the host one launch and not a dozen; elsewhere
+        it calls the policy. The generator is given here, on the batch's device, and used by every call.
+        """
+        from fasteraa.policy.recorded import RecordedPolicy
+
+        return RecordedPolicy(self, batch, generator, kernels=kernels, normalise=normalise)
 
 
 def _scale(choice: Choice, strength: Strength) -> Choice:

@@ -12,13 +12,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
 from fasteraa.ops import Op, find
 from fasteraa.policy.artifact import Choice, Policy, Stage
+
+if TYPE_CHECKING:
+    from fasteraa.ops.kernels.draw import Decoder
 
 _PER_STAGE = ("choice", "gate", "magnitude", "sign", "hole_x", "hole_y", "partner")
 _WIDTH = len(_PER_STAGE)
@@ -118,16 +121,20 @@ class Plan:
 
         `kernels` decodes by a kernel what was drawn on a GPU.
         """
-        device = generator.device if generator is not None else device
-        uniform = torch.rand(count, self.width, dtype=torch.float64, generator=generator, device=device)
+        uniform = self.uniform(count, generator, device)
         return self.decode(uniform, kernels and uniform.is_cuda)
+
+    def uniform(self, count: int, generator: Generator | None = None, device: torch.device | None = None) -> Tensor:
+        """All the chance of a draw: numbers in [0, 1), a row for each image."""
+        device = generator.device if generator is not None else device
+        return torch.rand(count, self.width, dtype=torch.float64, generator=generator, device=device)
 
     def decode(self, uniform: Tensor, kernels: bool = False) -> Draw:
         """One Triton kernel, or plain torch; the same record."""
         if kernels:
             from fasteraa.ops.kernels.draw import decode
 
-            return Draw(*decode(uniform, self._arrays_on(uniform.device), self.most, self.single))
+            return Draw(*decode(uniform, self.decoder(uniform.device)))
         if self.single:
             return self._decode_passes(uniform)
         # the passes of an image one after the other
@@ -164,6 +171,12 @@ class Plan:
             hole=u[:, :, 4:6],
             partner=u[:, :, 6],
         )
+
+    def decoder(self, device: torch.device) -> Decoder:
+        """What the kernels decode with."""
+        from fasteraa.ops.kernels.draw import decoder_of
+
+        return self.kept(("decoder", device), lambda: decoder_of(self._arrays_on(device), self.most, self.single))
 
     def _arrays_on(self, device: torch.device) -> dict[str, Tensor]:
         def send() -> dict[str, Tensor]:

@@ -1,0 +1,189 @@
+"""A recorded policy gives what the policy gives, and says for what it was recorded."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from fasteraa.errors import ImageError
+from fasteraa.ops import OPS, Span, op, tone
+from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.policy.apply import waits_for_nothing
+from fasteraa.policy.recorded import RecordedPolicy
+
+NORMAL = ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
+INVERT = Policy((SubPolicy(((Choice("invert"),),)),))
+POLICIES = {
+    "autoaugment-cifar10": Policy.named("autoaugment-cifar10"),
+    "uniform": Policy.named("uniform"),  # pairs samples
+    "strong": Policy.named("uniform").with_strength((0.25, 0.0, 0.5, 0.25), probability=1.4),
+    "never": Policy.named("uniform").with_strength(0),
+    "nothing": Policy((SubPolicy(()),)),
+}
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def noise(count, channels=3, height=20, width=24):
+    return torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("normalise", [None, NORMAL], ids=["levels", "normalised"])
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_it_equals_the_policy_call_by_call(policy, normalise, device):
+    batches = [noise(16).to(device) for _ in range(4)]
+    one, two = (torch.Generator(device).manual_seed(3) for _ in range(2))
+    recorded = policy.recorded(batches[0], one, normalise=normalise)
+    assert (recorded.graph is not None) == (device == "cuda")
+    found = [recorded(batch) for batch in batches]
+    expected = [policy(batch, two, normalise=normalise) for batch in batches]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
+    assert torch.equal(one.get_state(), two.get_state())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_making_it_draws_nothing_and_a_seed_starts_it_anew(device):
+    policy, batch = POLICIES["uniform"], noise(16).to(device)
+    generator = torch.Generator(device).manual_seed(3)
+    before = generator.get_state()
+    recorded = policy.recorded(batch, generator)
+    assert torch.equal(generator.get_state(), before)
+    first, second = recorded(batch), recorded(batch)
+    assert not torch.equal(first, second)
+    generator.manual_seed(3)
+    assert torch.equal(recorded(batch), first)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_without_a_generator_chance_comes_from_the_default_one(device):
+    policy, batch = POLICIES["uniform"], noise(16).to(device)
+    recorded = policy.recorded(batch)
+    torch.manual_seed(5)
+    found = [recorded(batch), recorded(batch)]
+    torch.manual_seed(5)
+    assert all(torch.equal(mine, policy(batch)) for mine in found)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_whatever_the_strides(device):
+    batch = noise(4).to(device)
+    recorded = INVERT.recorded(batch)
+    assert torch.equal(recorded(batch.to(memory_format=torch.channels_last)), 255 - batch)
+    assert torch.equal(recorded(batch[:1].expand(4, -1, -1, -1)), (255 - batch[:1]).expand(4, -1, -1, -1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_was_given_and_what_came_out_stay_as_they_are(device):
+    batch = noise(4).to(device)
+    before = batch.clone()
+    recorded = INVERT.recorded(batch)
+    out = recorded(batch)
+    batch.zero_()
+    recorded(batch)
+    assert torch.equal(out, 255 - before)
+    assert torch.equal(batch, torch.zeros_like(batch))
+    recorded.batch.copy_(before)  # its own memory is given as any other batch
+    assert torch.equal(recorded(recorded.batch, copy=False), out)
+
+
+def test_copies_of_a_recording(monkeypatch):
+    """A stand-in for the graph: it inverts what lies in the recording's memory, as a replay would."""
+
+    class Inverts:
+        def replay(self):
+            torch.sub(255, recorded.batch, out=recorded._out)
+
+    recorded = INVERT.recorded(noise(2))
+    recorded.graph, recorded._out = Inverts(), torch.empty_like(recorded.batch)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(RecordedPolicy, "_follow", lambda self: None)
+    one, two = noise(2), noise(2)
+    first = recorded(one)
+    kept = recorded(two, copy=False)
+    assert torch.equal(first, 255 - one)
+    assert torch.equal(kept, 255 - two)
+    recorded(one)
+    assert torch.equal(kept, 255 - one)  # overwritten
+    recorded.batch.copy_(two)
+    assert torch.equal(recorded(recorded.batch), 255 - two)
+
+
+def test_for_what_it_was_recorded():
+    batch = noise(4)
+    recorded = INVERT.recorded(batch)
+    expected = r"was recorded for uint8 \(4, 3, 20, 24\) on cpu, got "
+    with pytest.raises(ImageError, match=expected + r"uint8 \(3, 3, 20, 24\) on cpu"):
+        recorded(batch[:3])
+    with pytest.raises(ImageError, match=expected + r"float32 \(4, 3, 20, 24\) on cpu"):
+        recorded(batch.float())
+    with pytest.raises(ImageError, match=expected + r"uint8 \(4, 3, 20, 24\) on meta"):
+        recorded(batch.to("meta"))
+    with pytest.raises(ImageError, match="applied to uint8 images, got dtype"):
+        INVERT.recorded(batch.float())
+    with pytest.raises(ImageError, match="positive deviations"):
+        INVERT.recorded(batch, normalise=(NORMAL[0], (1, 0, 1)))
+
+
+def test_the_generator_lies_with_the_batch():
+    class OnAGpu:
+        device = torch.device("cuda", 0)
+
+    with pytest.raises(ImageError, match="draws on the device of its batches, cpu, got a generator on cuda:0"):
+        INVERT.recorded(noise(2), OnAGpu())
+
+
+def test_an_empty_batch():
+    assert INVERT.recorded(noise(0))(noise(0)).shape == (0, 3, 20, 24)
+
+
+@pytest.mark.gpu
+def test_an_operation_without_a_kernel_is_not_recorded(monkeypatch):
+    monkeypatch.setattr("fasteraa.ops.declare.OPS", dict(OPS))
+
+    @op(tone.tone, Span(0, 100, "level"), pillow=lambda image, v, _: image.point(lambda level: min(255, level + v)))
+    def lift(xp, level, v):
+        """Add to every level."""
+        return level + v, 1.0
+
+    monkeypatch.setattr("fasteraa.policy.draw.find", lambda name: lift if name == "lift" else OPS[name])
+    monkeypatch.setattr("fasteraa.policy.artifact.find", lambda name: lift if name == "lift" else OPS[name])
+    policy = Policy((SubPolicy(((Choice("lift", 1.0, 0.5),),)),))
+    batch = noise(8).cuda()
+    assert not waits_for_nothing(policy, batch)
+    recorded = policy.recorded(batch)
+    assert recorded.graph is None
+    assert torch.equal(recorded(batch), policy(batch))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(4096, 3, 32, 32), (256, 3, 224, 224), (300, 1, 28, 28)], ids=str)
+def test_large_batches_on_two_streams(shape):
+    policy = POLICIES["uniform"]
+    batches = [torch.randint(0, 256, shape, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    one, two = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
+    recorded = policy.recorded(batches[0], one)
+    streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    torch.cuda.synchronize()
+    found = []
+    for stream, batch in zip(streams, batches, strict=True):
+        with torch.cuda.stream(stream):
+            found.append(recorded(batch))
+    torch.cuda.synchronize()
+    for mine, batch in zip(found, batches, strict=True):
+        assert torch.equal(mine, policy(batch, two))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_the_host_never_waits():
+    batch = noise(64).cuda()
+    recorded = POLICIES["uniform"].recorded(batch, torch.Generator("cuda").manual_seed(0))
+    recorded(batch)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        recorded(batch)
+        recorded(recorded.batch, copy=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
