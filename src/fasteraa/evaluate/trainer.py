@@ -9,6 +9,7 @@ import json
 import math
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -33,6 +34,11 @@ from fasteraa.search.run import find_device
 from fasteraa.search.step import Normalise
 
 _SAVE_EVERY_S = 60.0  # checkpoints of a training run
+_COMPILERS_OWN = (
+    ".torch.jit.script_method. is deprecated",
+    ".*autograd.function.Function.* should not be instantiated",
+    "TensorFloat32 tensor cores .* available but not enabled",
+)
 Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
 Batch = tuple[Tensor, Tensor]
 Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
@@ -326,9 +332,10 @@ class Captured:
         self.members = group.members
         self.batches = [tuple(t.clone() for t in next(iter(m.feed.epoch(0)))) for m in self.members]
         for member, batch in zip(self.members, self.batches, strict=True):
-            if group.fuse:
-                member.forward = torch.compile(member.network, dynamic=False)
-            self._warm_up(member, *batch)
+            with _quiet_compiler():
+                if group.fuse:
+                    member.forward = torch.compile(member.network, dynamic=False)
+                self._warm_up(member, *batch)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.losses = torch.stack(self._branches())
@@ -367,6 +374,15 @@ class Captured:
                 static.copy_(tensor)
         self.graph.replay()
         return self.losses
+
+
+@contextmanager
+def _quiet_compiler() -> Iterator[None]:
+    """What torch's compiler warns of is its own doing (torch 2.11), or a choice that the recipe has made."""
+    with warnings.catch_warnings():
+        for message in _COMPILERS_OWN:
+            warnings.filterwarnings("ignore", message)
+        yield
 
 
 @contextmanager
