@@ -48,7 +48,7 @@ def test_planted_truth(tmp_path):
     assert found.chosen.label == "none"
     assert found.chosen.error < 10 < found.trials[1].error
     assert found.recipe.epochs == 12
-    assert len(found.chosen.errors) == found.folds == 5
+    assert len(found.chosen.errors) == found.folds == 3
     assert found.against("inverted").significant
     assert "clearly behind" in found.sentence()
     policy = found.policy(WORST)
@@ -79,11 +79,11 @@ def numbered(labels, side=8):
 @pytest.mark.parametrize(
     ("labels", "folds", "held_back"),
     [
-        ([0] * 20 + [1] * 20, 5, 40),
-        ([0] * 37 + [1] * 2 + [2], 5, 39),  # two classes of few: the lone image is always trained on
-        ([number // 2 for number in range(2000)], 5, 2000),  # 1,000 classes of two
+        ([0] * 20 + [1] * 20, 3, 40),
+        ([0] * 37 + [1] * 2 + [2], 3, 39),  # two classes of few: the lone image is always trained on
+        ([number // 2 for number in range(2000)], 3, 2000),  # 1,000 classes of two
         ([0, 0, 1], 2, 2),
-        ([0, 0, 1, 1], 4, 4),
+        ([0, 0, 1, 1], 3, 4),
     ],
 )
 def test_what_is_held_back_is_of_a_class_that_is_trained_on(labels, folds, held_back, tmp_path):
@@ -118,7 +118,7 @@ def test_copies_are_not_trained_on_and_held_back_at_once(monkeypatch, tmp_path):
     found = calibrate(data, TWO, recipe=RECIPE, device="cpu", folder=tmp_path, say=said.append)
     for arena in raced:
         trained, held = ({image.numpy().tobytes() for image in part.images} for part in (arena.data, arena.held_out))
-        assert (len(trained), len(held)) == (32, 8)
+        assert (len(trained), len(held)) in ((26, 14), (27, 13))
         assert not trained & held
     assert said[0] == "calibrating without 80 images, which are copies of others"
     assert (found.images, found.all_images) == (40, 120)
@@ -126,7 +126,7 @@ def test_copies_are_not_trained_on_and_held_back_at_once(monkeypatch, tmp_path):
 
 def test_forty_images_and_two_classes_are_raced(tmp_path):
     found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
-    assert (found.chosen.label, found.chosen.images, len(found.chosen.errors)) == ("none", 40, 5)
+    assert (found.chosen.label, found.chosen.images, len(found.chosen.errors)) == ("none", 40, 3)
 
 
 def test_the_better_half_goes_on(monkeypatch, tmp_path):
@@ -145,20 +145,20 @@ def test_the_better_half_goes_on(monkeypatch, tmp_path):
     labels = ("none", "5", "3", "9", "1", "7", "8")
     candidates = [Candidate(label, named("none")) for label in labels]
     found = calibrate(brightness_classes(), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
-    assert [len(each) for each in rounds] == [7, 5, 4, 3, 3]
+    assert [len(each) for each in rounds] == [7, 5, 4]
     assert rounds[1] == ["1", "3", "5", "7", "none"]
-    assert rounds[4] == ["1", "3", "none"]
+    assert rounds[2] == ["1", "3", "5", "none"]
     assert found.chosen.label == "1"
-    assert [trial.label for trial in found.trials] == ["1", "3", "none", "5", "7", "8", "9"]
+    assert [trial.label for trial in found.trials] == ["1", "3", "5", "none", "7", "8", "9"]
 
 
 def test_every_fold_has_a_seed_of_its_own(monkeypatch, tmp_path):
-    """With one seed for all of them the luck of one start would look like five."""
+    """With one seed for all of them the luck of one start would look like three."""
     seeds = []
     monkeypatch.setattr(module, "run_cells", lambda arena, cells, **_: seeds.append({cell.seed for cell in cells}))
     monkeypatch.setattr(module, "_measured", lambda arena, each, cell: trial(each.label, (1.0,)))
     calibrate(brightness_classes(), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5, seed=7)
-    assert seeds == [{7}, {8}, {9}, {10}, {11}]
+    assert seeds == [{7}, {8}, {9}]
 
 
 def trial(label, errors, loss=1.0, images=1000):
@@ -172,26 +172,28 @@ def test_of_equals_the_harder_one_is_chosen():
     assert module._choose([weak, worse]).label == "weak"
 
 
-def test_what_is_not_clearly_better_than_nothing_is_not_chosen():
-    """One standard error of 11% of 1,000 images is a point."""
+def test_what_is_not_better_than_nothing_is_not_chosen():
+    """However hard it trains: one standard error of 11% of 1,000 images is a point."""
     plain = trial("none", (11.0, 11.0), 0.01)
-    assert module._choose([plain, trial("a", (10.4, 10.4))]).label == "none"
-    assert module._choose([plain, trial("a", (9.8, 9.8))]).label == "a"
-    assert module._choose([plain, trial("a", (10.4, 10.4), images=100_000)]).label == "none"
-    many = trial("none", (11.0, 11.0), 0.01, images=100_000)
-    assert module._choose([many, trial("a", (10.4, 10.4), images=100_000)]).label == "a"
+    assert module._choose([plain, trial("a", (11.1, 11.1), 0.9)]).label == "none"
+    assert module._choose([plain, trial("a", (10.9, 10.9), 0.9)]).label == "a"
+    best = trial("b", (10.8, 10.8), 0.5)
+    assert module._choose([plain, trial("a", (11.1, 11.1), 0.9), best]).label == "b"
+    assert module._choose([plain, trial("a", (10.95, 10.95), 0.9), best]).label == "a"
 
 
 def test_noise_between_seeds_counts():
-    """However many images are held back: a candidate that is 6 points better, then 4 worse, is not better."""
-    plain = trial("none", (10.0, 10.0, 10.0, 10.0), 0.01, images=1_000_000)
-    assert module._choose([plain, trial("a", (4.0, 14.0, 4.0, 14.0), images=1_000_000)]).label == "none"
-    assert module._choose([plain, trial("a", (8.9, 9.1, 8.9, 9.1), images=1_000_000)]).label == "a"
+    """However many images are held back, those who do differently from fold to fold are level."""
+    best, hard = (4.0, 14.0, 4.0, 14.0), (11.0, 9.0, 11.0, 9.0)
+    many = {"images": 1_000_000}
+    assert module._choose([trial("best", best, 0.1, **many), trial("hard", hard, 0.9, **many)]).label == "hard"
+    steady = tuple(error + 1.0 for error in best)
+    assert module._choose([trial("best", best, 0.1, **many), trial("hard", steady, 0.9, **many)]).label == "best"
 
 
 def test_a_small_budget_drops_the_last_candidates():
-    assert module._rounds(11) == [11, 7, 5, 4, 3]
-    assert module._rounds(2) == [2, 2, 2, 2, 2]
+    assert module._rounds(11) == [11, 7, 5]
+    assert module._rounds(2) == [2, 2, 2]
 
 
 def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
@@ -204,14 +206,14 @@ def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
 
     assert module._rounds(5, 4) == [5, 4, 3, 3]
     assert left(30.0) == left(1000.0) == 20
-    assert left(18.0) == 12  # 15 runs of 12 epochs
-    assert left(14.0) == 11  # 10 would be half of it: 14 s pay for three rounds of 11
-    assert left(5.5) == 11  # one round
-    assert left(4.0) is None
-    assert left(1014.0, spent=1000.0) == 11
-    assert left(18.0, epochs=11) == 11  # what the round before had
-    assert left(5.5, epochs=11) == 11
-    assert left(4.5, epochs=11) is None  # 9 are less than half of what was planned
+    assert left(25.0) == 16  # 15 runs of 16 epochs
+    assert left(18.0) == 20  # 12 would be too few: 18 s pay for two rounds of 20
+    assert left(8.5) == 17  # one round
+    assert left(7.5) is None
+    assert left(1025.0, spent=1000.0) == 16
+    assert left(30.0, epochs=16) == 16  # what the round before had
+    assert left(8.2, epochs=16) == 16
+    assert left(7.9, epochs=16) is None  # 15 are less than four fifths of what was planned
 
 
 @pytest.mark.slow
@@ -228,7 +230,7 @@ def test_processes_are_kept_over_the_folds(monkeypatch, tmp_path):
     ]
     assert len(started) == 1
     alone, together = ([trial.errors for trial in each.trials] for each in found)
-    assert [len(errors) for errors in together] == [5, 5]
+    assert [len(errors) for errors in together] == [3, 3]
     assert alone == together
 
 
@@ -243,16 +245,16 @@ def test_a_set_that_is_too_large_for_the_time_is_cut(monkeypatch, tmp_path):
     assert said[0] == "calibrating with 1000 of 1500 images: time does not allow for more"
     told = found.provenance()
     assert (told["images"], told["all_images"]) == (1000, 1500)
-    assert "(1 of 5 folds of 1000 of 1500 images, 4 epochs of small)" in told["sentence"]
-    assert "(1 of 5 folds, 4 epochs of small)" in replace(found, images=1500).sentence()
+    assert "(1 of 3 folds of 1000 of 1500 images, 4 epochs of small)" in told["sentence"]
+    assert "(1 of 3 folds, 4 epochs of small)" in replace(found, images=1500).sentence()
 
 
 def test_trainings_that_tell_something_decide_how_many_images():
-    """11, 7, 5, 4 and 3 candidates for 60 epochs: 1,800 passes over four fifths of the images."""
-    passes = 60 * (11 + 7 + 5 + 4 + 3)
-    assert module._payable(3000, 2, 11, 200, 1.0, passes * 2400.0) == 3000
-    assert module._payable(3000, 2, 11, 200, 1.0, passes * 2000.0) == 2500
-    assert module._payable(3000, 2, 11, 30, 1.0, passes * 1000.0) == 2500  # a recipe of fewer epochs has no more
+    """11, 7 and 5 candidates for 60 epochs: 1,380 passes over two thirds of the images."""
+    passes = 60 * (11 + 7 + 5)
+    assert module._payable(3000, 2, 11, 200, 1.0, passes * 2000.0) == 3000
+    assert module._payable(3000, 2, 11, 200, 1.0, passes * 1600.0) == 2400
+    assert module._payable(3000, 2, 11, 30, 1.0, passes * 800.0) == 2400  # a recipe of fewer epochs has no more
     assert module._payable(3000, 2, 11, 200, 1.0, -1.0) == 1000
     assert module._payable(900, 2, 11, 200, 1.0, -1.0) == 900
     assert module._payable(50_000, 1000, 11, 200, 1.0, -1.0) == 2000  # two of a class, on average
@@ -260,12 +262,27 @@ def test_trainings_that_tell_something_decide_how_many_images():
 
 def test_candidates_are_dropped_before_trainings_tell_nothing():
     runs = {count: sum(module._rounds(count)) for count in range(5, 12)}
-    assert module._affordable(11, 200, 1.0, 60.0 * runs[11], 5) == (11, 60)
-    assert module._affordable(11, 200, 1.0, 60.0 * runs[11] - 1, 5) == (10, 60 * runs[11] // runs[10])
-    assert module._affordable(11, 200, 1.0, 300.0 * runs[11], 5) == (11, 200)  # the recipe has no more
-    assert module._affordable(11, 40, 1.0, 40.0 * runs[11], 5) == (11, 40)
-    assert module._affordable(11, 200, 1.0, 10.0 * runs[5], 5) == (5, 10)
-    assert module._affordable(11, 200, 1.0, 0.0, 5) == (5, 4)
+    assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11], 3) == (11, 60)
+    assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11] - 1, 3) == (10, (60 * runs[11] - 1) // runs[10])
+    assert module._affordable(11, 60, 200, 1.0, 300.0 * runs[11], 3) == (11, 200)  # the recipe has no more
+    assert module._affordable(11, 40, 40, 1.0, 40.0 * runs[11], 3) == (11, 40)
+    assert module._affordable(11, 60, 200, 1.0, 10.0 * runs[5], 3) == (5, 10)
+    assert module._affordable(11, 60, 200, 1.0, 0.0, 3) == (5, 4)
+
+
+def test_few_images_must_be_seen_more_often(tmp_path):
+    """Two thirds of 300 images in batches of 8 are 25 steps, so 60 epochs are 1,500; of 60 images, 5 and 300."""
+    for images, epochs in ((300, 60), (60, 120)):
+        arenas = module._folds(brightness_classes(images), tmp_path, "cpu", 0)
+        plan = Plan(None, "", images, 1.0)
+        recipe = replace(RECIPE, epochs=200, batch_size=8)
+        runs = sum(module._rounds(2, 3))
+        module._fit(plan, TWO, recipe, runs * len(arenas[0].data) * 130.0, arenas, 0)
+        assert plan.epochs == 130  # what there is time for
+        five = [Candidate(str(number), named("none")) for number in range(11)]
+        least = epochs * sum(module._rounds(7, 3)) * len(arenas[0].data)
+        module._fit(plan, five, recipe, float(least), arenas, 0)
+        assert (len(plan.candidates), plan.epochs) == (7, epochs)
 
 
 def test_a_gpu_races_a_quick_network(monkeypatch):
@@ -331,14 +348,6 @@ def test_one_fold_is_called_a_guess():
     assert "a guess" in Calibration(trials[0], trials, 5, RECIPE, 1.0).sentence()
 
 
-def test_that_nothing_was_clearly_better_is_said():
-    trials = (trial("none", (6.0, 7.0)), trial("b", (6.0, 6.5)))
-    assert (
-        "b had 6.2%, which is not clearly better than nothing"
-        in Calibration(trials[0], trials, 5, RECIPE, 1.0).sentence()
-    )
-
-
 def test_within_noise_is_said():
     trials = (trial("a", (5.0, 7.0)), trial("b", (6.0, 6.5)))
     assert "within the noise" in Calibration(trials[0], trials, 5, RECIPE, 1.0).sentence()
@@ -385,21 +394,21 @@ def test_a_training_that_diverges_loses_and_the_race_goes_on(monkeypatch, tmp_pa
     monkeypatch.setattr(Training, "_step", diverging(WORST))
     found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
     assert found.chosen.label == "none"
-    assert len(found.chosen.errors) == 5
+    assert len(found.chosen.errors) == 3
     lost = found.trials[1]
     assert (lost.errors, lost.losses, lost.loss) == ((50.0,), (), None)
     assert lost.diverged == "the training loss was not finite in epoch 1"
     row = json.loads(found.policy(WORST).to_json())["provenance"]["calibration"]["table"][1]
     assert (row["diverged"], row["training_loss"]) == (lost.diverged, None)
-    assert "inverted   50.0% errors, 1 of 5 folds (the training loss was not finite in epoch 1)" in found.words()
+    assert "inverted   50.0% errors, 1 of 3 folds (the training loss was not finite in epoch 1)" in found.words()
 
 
 def test_none_stays_in_though_it_diverged_once_and_is_not_chosen(monkeypatch, tmp_path):
     monkeypatch.setattr(Training, "_step", diverging(named("none"), fold=0))
     found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
     assert found.chosen.label == "inverted"
-    assert [len(each.errors) for each in found.trials] == [5, 5]
-    assert len(found.trials[1].losses) == 4
+    assert [len(each.errors) for each in found.trials] == [3, 3]
+    assert len(found.trials[1].losses) == 2
 
 
 def test_who_diverged_loses_to_a_worse_error():
@@ -482,7 +491,7 @@ def test_time_that_was_spent_is_not_there_again(monkeypatch, tmp_path):
             calibrate(brightness_classes(40), FOUR, **given)
     plan = json.loads((tmp_path / "race.json").read_text())
     assert plan["candidates"] == ["none", "inverted", "uniform", "flipped"]
-    assert (plan["images"], plan["seeds"], plan["epochs"]) == (40, [0, 1, 2, 3, 4], 12)
+    assert (plan["images"], plan["seeds"], plan["epochs"]) == (40, [0, 1, 2], 12)
     assert [each["epochs"] for each in plan["rounds"]] == [12, 12]
     assert plan["rounds"][1]["seconds"] is None
     plan["rounds"][0]["seconds"] = 300.0
@@ -501,7 +510,7 @@ def test_runs_that_were_finished_before_count_as_the_others(monkeypatch, tmp_pat
     cells = [module.Cell(each.label, each.policy, RECIPE, 0) for each in FOUR]
     train = lambda arena, cells: now.__setitem__(0, now[0] + 2.0)  # noqa: E731
     assert module._one_round(arena, cells, 0.5, train, str) == 8.0
-    assert module._one_round(arena, cells[1:], 0.5, train, str) == 3 * 12 * 32 * 0.5  # as was planned
+    assert module._one_round(arena, cells[1:], 0.5, train, str) == 3 * 12 * len(arena.data) * 0.5  # as was planned
 
 
 def test_another_race_has_another_plan(monkeypatch, tmp_path):

@@ -3,8 +3,8 @@
 The search says which operations leave the data; it cannot say how strong a policy a training run wants. So candidates
 (the found policy at several strengths, its start, published policies, no augmentation at all) are trained for a while
 on a part of the training images and measured on the rest: all of them on one part, the better half on another part,
-and so on, until time or parts run out. `none` stays in to the end: what is not clearly better than doing nothing is not
-chosen. Test images are never touched.
+and so on, until time or parts run out. `none` stays in to the end: what is not better than doing nothing is not chosen.
+Test images are never touched.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ from fasteraa.policy.named import named
 from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
-FOLDS = 5
+FOLDS = 3  # few: each training then has many images to be measured on
 _LEAST_EPOCHS = 4
 # A network that has seen each image 17 times prefers no augmentation where one that has seen them 60 times or more is
-# glad of it (results/proxies-cifar10): rather fewer images and then fewer candidates than shorter trainings.
+# glad of it (results/proxies-cifar10); of few images it must have seen more: 180 steps on 240 of them told nothing.
+# Rather fewer images, candidates and rounds than shorter trainings.
 _TELLING_EPOCHS = 60
+_TELLING_STEPS = 600
+_SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
 _LEAST_CANDIDATES = 5  # not fewer than these
 _LEAST_IMAGES = 1_000  # not fewer than these
 _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
@@ -119,12 +122,7 @@ class Calibration:
             return words + "."
         second = rest[0]
         if second.error < self.chosen.error:
-            why = (
-                "not clearly better than nothing"
-                if self.chosen.label == "none"
-                else "level with it but trains less hard"
-            )
-            return f"{words}; {second.label} had {second.error:.1f}%, which is {why}."
+            return f"{words}; {second.label} had {second.error:.1f}%, which is level with it but trains less hard."
         return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
 
     def _part(self) -> str:
@@ -192,16 +190,15 @@ def usual_candidates(
     The most telling first: a small budget drops the last. With a choice of operations only policies of those take part.
     """
     uniform = named("uniform", ops=ops)
-    published = [] if ops is not None else ["trivialaugment-wide", "randaugment(2,14)"]
+    published = [] if ops is not None else ["randaugment(2,14)", "trivialaugment-wide"]
     return [
         Candidate("none", named("none")),
         Candidate("found", found),
-        *(Candidate(name, named(name)) for name in published[:1]),
+        *(Candidate(name, named(name)) for name in published),
         Candidate("uniform", uniform),
         Candidate("start", start),
         Candidate("uniform, 2 passes", uniform.with_strength(2)),
         Candidate("found, 2 passes", found.with_strength(2)),
-        *(Candidate(name, named(name)) for name in published[1:]),
         Candidate("uniform, half as often", uniform.with_strength(probability=0.5)),
         *([] if halfway is None else [Candidate("found halfway", halfway)]),
         Candidate("found, 3 passes", found.with_strength(3)),
@@ -257,7 +254,7 @@ def calibrate(
             workers.ready()
         if not plan.rounds:
             plan.setup_seconds = time.monotonic() - began
-            _fit(plan, candidates, recipe.epochs, 60 * minutes, arenas, seed)
+            _fit(plan, candidates, recipe, 60 * minutes, arenas, seed)
         # not compiled, as it was measured: that would take the time of a whole round
         train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers, fuse=False)
         trials = _race(arenas, candidates, recipe, plan, 60 * minutes, train, say)
@@ -317,22 +314,26 @@ def _payable(images: int, classes: int, candidates: int, epochs: int, cost: floa
 
 
 def _fit(
-    plan: Plan, candidates: Sequence[Candidate], most: int, seconds: float, arenas: Sequence[Arena], seed: int
+    plan: Plan, candidates: Sequence[Candidate], recipe: TrainRecipe, seconds: float, arenas: Sequence[Arena], seed: int
 ) -> None:
-    """As many candidates and epochs (at most `most`) as the whole race can pay for."""
-    epoch = plan.image_seconds * len(arenas[0].data)
-    count, plan.epochs = _affordable(len(candidates), most, epoch, seconds - plan.seconds, len(arenas))
+    """As many candidates and epochs (at most those of the recipe) as the whole race can pay for."""
+    images = len(arenas[0].data)
+    wanted = min(recipe.epochs, max(_TELLING_EPOCHS, math.ceil(_TELLING_STEPS / max(images // recipe.batch_size, 1))))
+    epoch, left = plan.image_seconds * images, seconds - plan.seconds
+    count, plan.epochs = _affordable(len(candidates), wanted, recipe.epochs, epoch, left, len(arenas))
     plan.candidates = tuple(candidate.label for candidate in candidates[:count])
     plan.seeds = tuple(seed + fold for fold in range(len(arenas)))  # one seed for all would be one start for all
 
 
-def _affordable(count: int, most: int, epoch: float, seconds: float, folds: int) -> tuple[int, int]:
-    """As many candidates and epochs as the whole race can pay for, when a run's epoch costs `epoch` seconds."""
+def _affordable(count: int, wanted: int, most: int, epoch: float, seconds: float, folds: int) -> tuple[int, int]:
+    """As many candidates and epochs as the whole race can pay for, when a run's epoch costs `epoch` seconds.
+
+    Candidates are dropped for `wanted` epochs; what is left over pays for more of them.
+    """
 
     def epochs(count: int) -> int:
         return math.floor(seconds / (sum(_rounds(count, folds)) * max(epoch, 1e-9)))
 
-    wanted = min(most, _TELLING_EPOCHS)
     while count > _LEAST_CANDIDATES and epochs(count) < wanted:
         count -= 1
     return count, min(most, max(_LEAST_EPOCHS, epochs(count)))
@@ -431,7 +432,7 @@ def _next_epochs(plan: Plan, alive: int, folds: int, seconds: float) -> int | No
     """Epochs of the next round; None if there is no time for one. The first is run in any case."""
     if not plan.rounds:
         return plan.epochs
-    last, least = plan.rounds[-1], max(_LEAST_EPOCHS, math.ceil(plan.epochs / 2))
+    last, least = plan.rounds[-1], max(_LEAST_EPOCHS, math.ceil(_SHORTENED * plan.epochs))
     return _epochs_left(_rounds(alive, folds), least, last.epochs, seconds - plan.seconds, last.epoch_seconds)
 
 
@@ -476,23 +477,20 @@ def _measured(arena: Arena, trial: Trial, cell: Cell) -> Trial:
 
 
 def _choose(trials: Sequence[Trial]) -> Trial:
-    """The lowest error of those that came furthest, if it is below that of `none` by more than the noise.
+    """The lowest error of those that came furthest.
 
-    Of those level with it the one that trains hardest: the real training is longer than these, and longer trainings
-    want more augmentation. Who diverged loses.
+    Of those level with it (within half of the noise), and below `none`, the one that trains hardest: the real training
+    is longer than these, and longer trainings want more augmentation. Who diverged loses.
     """
     sound = [trial for trial in trials if not trial.diverged]
     furthest = max(len(trial.errors) for trial in sound)
     finalists = sorted((t for t in sound if len(t.errors) == furthest), key=lambda trial: trial.error)
     best = finalists[0]
-    plain = next((trial for trial in finalists if trial.label == "none"), None)
-    between = _training_noise(finalists)
-    if plain is not None:
-        finalists = [trial for trial in finalists if trial.error < plain.error - max(plain.noise, between)]
-        if not finalists:
-            return plain
-    level = best.error + max(best.noise, between) / 2
-    return max((t for t in finalists if t.error <= level), key=lambda trial: trial.loss or 0.0)
+    if best.label == "none":
+        return best
+    plain = min((trial.error for trial in finalists if trial.label == "none"), default=math.inf)
+    level = best.error + max(best.noise, _training_noise(finalists)) / 2
+    return max((t for t in finalists if t.error <= level and t.error < plain), key=lambda trial: trial.loss or 0.0)
 
 
 def _training_noise(trials: Sequence[Trial]) -> float:
