@@ -112,7 +112,8 @@ def results_errors() -> str:
     """The errors that a comparison printed, seed by seed, the lowest first."""
     from fasteraa.cli.tables import markdown_table
 
-    text = (ROOT / "results" / "reduced-cifar10" / "log.txt").read_text(encoding="utf-8")
+    logs = sorted((ROOT / "results" / "reduced-cifar10").glob("log*.txt"))
+    text = "\n".join(log.read_text(encoding="utf-8") for log in logs)
     cells = {(label, int(seed)): error for label, seed, error in re.findall(r"/\d+ (.+), seed (\d+): ([\d.]+)%", text)}
     seeds = sorted({seed for _, seed in cells})
     labels = sorted({label for label, _ in cells}, key=lambda label: float(cells[label, seeds[0]]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -171,10 +171,10 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    cudnn = torch.backends.cudnn
+    cudnn: Any = torch.backends.cudnn
     half = torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
-    exact = {"allow_tf32": precision != "float32", "deterministic": cudnn.deterministic, "benchmark": cudnn.benchmark}
-    with cudnn.flags(enabled=cudnn.enabled, **exact), half:
+    kept = {name: getattr(cudnn, name) for name in ("enabled", "deterministic", "benchmark", "benchmark_limit")}
+    with cudnn.flags(**kept, allow_tf32=precision != "float32"), half:  # it resets whatever it is not given
         yield
 
 
