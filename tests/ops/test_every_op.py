@@ -167,3 +167,10 @@ def test_sides_beyond_fixed_point_are_refused():
         hard("translate_x", torch.zeros(1, 1, 16384, dtype=torch.uint8), 0.5)
     row = (torch.arange(16383) % 251).to(torch.uint8)
     assert torch.equal(hard("flip", row.view(1, 1, -1), 1.0).flatten(), row.flip(0))
+
+
+def test_one_grey_pixel_is_an_image():
+    pixel = torch.full((1, 1, 1, 1), 40, dtype=torch.uint8)
+    assert hard("invert", pixel).item() == 215
+    assert soft("invert", pixel / 255.0).item() == pytest.approx(215 / 255)
+    assert soft("invert", (pixel / 255.0)[0]).shape == (1, 1, 1)
