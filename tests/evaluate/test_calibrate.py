@@ -182,6 +182,13 @@ def test_what_is_not_better_than_nothing_is_not_chosen():
     assert module._choose([plain, trial("a", (10.95, 10.95), 0.9), best]).label == "a"
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_equal_errors_nothing_is_chosen(order):
+    """Wherever it stands among the candidates."""
+    trials = [trial("none", (11.0, 11.0), 0.01), trial("a", (11.0, 11.0), 0.9)]
+    assert module._choose([trials[place] for place in order]).label == "none"
+
+
 def test_noise_between_seeds_counts():
     """However many images are held back, those who do differently from fold to fold are level."""
     best, hard = (4.0, 14.0, 4.0, 14.0), (11.0, 9.0, 11.0, 9.0)
@@ -214,6 +221,20 @@ def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
     assert left(30.0, epochs=16) == 16  # what the round before had
     assert left(8.2, epochs=16) == 16
     assert left(7.9, epochs=16) is None  # 15 are less than four fifths of what was planned
+
+
+def test_a_recipe_of_few_epochs_is_raced_on_all_folds():
+    plan = Plan(None, "", 100, 0.0, epochs=2, rounds=[Round(5, 2, 1.0)])
+    assert module._next_epochs(plan, 5, 2, 100.0) == 2
+    assert module._next_epochs(plan, 5, 2, 1.1) is None
+
+
+def test_other_folds_are_another_race(monkeypatch):
+    given = (brightness_classes(8), TWO, RECIPE, 0)
+    before = module._identity(*given)
+    assert module._identity(*given) == before
+    monkeypatch.setattr(module, "FOLDS", module.FOLDS + 1)
+    assert module._identity(*given) != before
 
 
 @pytest.mark.slow

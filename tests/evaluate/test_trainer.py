@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -263,6 +264,25 @@ def test_nothing_is_trained_once_all_have_diverged(data, held_out, tiny):
     found = train_together(data, held_out, jobs, device="cpu", tell=lambda *row: told.append(row[0]))
     assert [each.why for each in found] == ["the training loss was not finite in epoch 1"] * 2
     assert told == [1]
+
+
+def test_a_step_is_recorded_on_the_gpu_of_its_network(data, tiny, monkeypatch):
+    """Streams and graphs are those of the current GPU, which is the first one unless someone says so."""
+    current = [torch.device("cuda", 0)]
+
+    @contextmanager
+    def device(wanted):
+        current.append(wanted)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(trainer_module, "Captured", lambda group: current[-1])
+    group = Group([Training(data, named("none"), tiny, 0, CPU)])
+    group.device = torch.device("cuda", 1)
+    group.record()
+    assert group.step == torch.device("cuda", 1)
+    assert len(current) == 1
 
 
 @pytest.mark.gpu

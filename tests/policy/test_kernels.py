@@ -346,12 +346,20 @@ def test_what_kernels_cannot_do_is_said_or_left_to_plain_torch(monkeypatch):
     assert torch.equal(policy(images), 255 - images)
     monkeypatch.setattr(apply_module, "_interpreted", lambda: True)
     with pytest.raises(ImageError, match=r"needs a pool like the batch, \(3, 20, 24\) on cpu, got \(3, 9, 24\) on cpu"):
-        augment(policy, images, pool=noise(2, height=9), kernels=True)
+        augment(policy_of(["sample_pairing"]), images, pool=noise(2, height=9), kernels=True)
     with pytest.raises(ImageError, match="needs sides of up to 16383 pixels, got 16384x1"):
         augment(policy, noise(1, 3, 1, 16384), kernels=True)
     monkeypatch.setattr(apply_module, "available", lambda: False)
     with pytest.raises(ImageError, match="needs Triton"):
         augment(policy, images, kernels=True)
+
+
+def test_a_pool_that_nobody_asks_keeps_no_kernels_away(device):
+    """A training gives one to every policy, and it lies in main memory where it is too large for the GPU."""
+    images = noise(2)
+    assert torch.equal(
+        augment(policy_of(["invert"]), images.to(device), pool=noise(2, height=9), kernels=True).cpu(), 255 - images
+    )
 
 
 def test_a_batch_on_a_gpu_goes_through_kernels_where_triton_works(monkeypatch):

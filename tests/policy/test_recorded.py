@@ -88,6 +88,17 @@ def test_what_was_given_and_what_came_out_stay_as_they_are(device):
     assert torch.equal(recorded(recorded.batch, copy=False), out)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_made_in_inference_mode_and_used_outside(device):
+    """Memory of that mode could not be written outside of it."""
+    with torch.inference_mode():
+        batch = noise(4).to(device)
+        recorded = INVERT.recorded(batch)
+        assert torch.equal(recorded(batch), 255 - batch)
+    recorded.batch.copy_(batch)
+    assert torch.equal(recorded(recorded.batch), 255 - batch)
+
+
 def test_copies_of_a_recording(monkeypatch):
     """A stand-in for the graph: it inverts what lies in the recording's memory, as a replay would."""
 

@@ -416,3 +416,9 @@ def test_gpu_batch_equals_cpu_batch():
     draw = plan.draw(64)
     cpu = apply_draw(EVERYTHING, plan, images, draw)
     assert torch.equal(apply_draw(EVERYTHING, plan, images.cuda(), draw).cpu(), cpu)
+
+
+def test_a_pairing_that_never_happens_needs_no_pool():
+    never = Policy((SubPolicy(((Choice("sample_pairing", 0.0, 0.5),), (Choice("invert"),))),))
+    image = batch(1)[0]
+    assert torch.equal(never.transform()(image), 255 - image)

@@ -94,6 +94,21 @@ def test_resume_ends_as_if_nothing_had_happened(tiny, quick, tmp_path, steps):
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
 
 
+def test_checkpoints_that_would_take_too_long_are_left_out(tiny, quick, tmp_path, monkeypatch):
+    """The first epoch is saved, the second is not: a crash in the third costs both, and nothing else."""
+    monkeypatch.setattr(run_module, "_WORK_PER_SAVE", 1e9)
+    cut = tmp_path / "cut"
+    with pytest.raises(Stop):
+        search(tiny, quick, out=cut, progress=StopAfter(11))
+    assert len((cut / "metrics.jsonl").read_text().splitlines()) == 2
+    assert torch.load(cut / "checkpoint.pt", weights_only=True)["epoch"] == 1
+    resumed = search(tiny, quick, out=cut, resume=True)
+    assert resumed.policy.hash == search(tiny, quick).policy.hash
+    lines = (cut / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+    assert torch.load(cut / "checkpoint.pt", weights_only=True)["epoch"] == 3  # the last is saved in any case
+
+
 def test_max_minutes_ends_early_with_a_valid_policy(tiny, quick, tmp_path):
     result = search(tiny, quick, out=tmp_path / "run", max_minutes=0)
     assert not result.finished
@@ -164,6 +179,19 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, quick, tmp_path, monkeypa
         search(tiny, quick, out=tmp_path / "run")
     monkeypatch.setattr(Step, "__call__", whole)
     assert search(tiny, quick, out=tmp_path / "run", resume=True).policy.hash == search(tiny, quick).policy.hash
+
+
+def test_the_last_good_state_is_the_last_that_was_saved(tiny, quick, tmp_path, monkeypatch):
+    whole, calls = Step.__call__, []
+
+    def step(self, *arguments):
+        calls.append(1)
+        return whole(self, *arguments) * (float("nan") if len(calls) > 10 else 1.0)
+
+    monkeypatch.setattr(Step, "__call__", step)
+    monkeypatch.setattr(run_module, "_WORK_PER_SAVE", 1e9)
+    with pytest.raises(RunError, match=r"not finite in epoch 3\. The last good state \(epoch 1\)"):
+        search(tiny, quick, out=tmp_path / "run")
 
 
 def test_a_policy_that_is_no_number_any_more_stops_the_run(tiny, quick):

@@ -295,11 +295,11 @@ def _raceable(data: ImageSet, say: Say) -> ImageSet:
 def _identity(data: ImageSet, candidates: Sequence[Candidate], recipe: TrainRecipe, seed: int) -> str:
     """Whatever makes it another race; not the time it may take."""
     policies = [(each.label, each.policy.hash) for each in candidates]
-    return hashlib.sha256(json.dumps([data.fingerprint, policies, recipe.key, seed]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([data.fingerprint, policies, recipe.key, seed, FOLDS]).encode()).hexdigest()[:16]
 
 
 def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
-    """Each fold holds another fifth of every class back; very few images allow fewer folds."""
+    """Each fold holds another third of every class back; very few images allow fewer folds."""
     with named_trouble(folder):
         (folder / "cells").mkdir(parents=True, exist_ok=True)
     parts = data.folds(min(FOLDS, sum(count for count in data.counts() if count > 1)), seed)
@@ -432,7 +432,7 @@ def _next_epochs(plan: Plan, alive: int, folds: int, seconds: float) -> int | No
     """Epochs of the next round; None if there is no time for one. The first is run in any case."""
     if not plan.rounds:
         return plan.epochs
-    last, least = plan.rounds[-1], max(_LEAST_EPOCHS, math.ceil(_SHORTENED * plan.epochs))
+    last, least = plan.rounds[-1], min(plan.epochs, max(_LEAST_EPOCHS, math.ceil(_SHORTENED * plan.epochs)))
     return _epochs_left(_rounds(alive, folds), least, last.epochs, seconds - plan.seconds, last.epoch_seconds)
 
 
@@ -484,7 +484,7 @@ def _choose(trials: Sequence[Trial]) -> Trial:
     """
     sound = [trial for trial in trials if not trial.diverged]
     furthest = max(len(trial.errors) for trial in sound)
-    finalists = sorted((t for t in sound if len(t.errors) == furthest), key=lambda trial: trial.error)
+    finalists = sorted((t for t in sound if len(t.errors) == furthest), key=lambda t: (t.error, t.label != "none"))
     best = finalists[0]
     if best.label == "none":
         return best

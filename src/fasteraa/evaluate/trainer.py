@@ -189,7 +189,7 @@ class Group:
         """On a GPU, make one graph of a step."""
         began = time.monotonic()
         if self.device.type == "cuda" and self.epoch < self.epochs:
-            with tuned_convolutions():
+            with tuned_convolutions(), torch.cuda.device(self.device):  # else the graph of another GPU, and empty
                 self.step = Captured(self)
         self.setup_seconds = time.monotonic() - began
 

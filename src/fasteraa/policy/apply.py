@@ -45,8 +45,9 @@ def augment(
     normal = None if normalise is None else normal_levels(normalise, batch)
     if batch.numel() == 0:
         return batch if normal is None else batch.float()
-    plan, kernels = plan_of(policy), _choose(kernels, batch, pool)
-    partners = batch if pool is None else pool
+    plan = plan_of(policy)
+    pool = pool if plan.pairs else None  # one that lies elsewhere keeps kernels away, so only where it is needed
+    kernels, partners = _choose(kernels, batch, pool), batch if pool is None else pool
     if kernels and not _rules(policy, plan, batch.device).missing:
         uniform = plan.uniform(len(batch), generator, batch.device)
         return _by_kernels(policy, plan, batch, uniform, partners, normal)

@@ -69,6 +69,7 @@ class Plan:
         self.single = policy.strength.plain
         self.pass_edges = _edges(policy.strength.passes)
         self.most = policy.strength.most
+        self.pairs = self.most > 0 and "sample_pairing" in policy.ops
         self.stages_of_pass = policy.depth
         self.block = 1 + _WIDTH * policy.depth
         self.depth = policy.depth * self.most  # stages of an image, over all its passes

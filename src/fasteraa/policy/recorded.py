@@ -24,6 +24,7 @@ class RecordedPolicy:
     _out: Tensor  # what a recording writes
     _stream: torch.cuda.Stream  # of its last call
 
+    @torch.inference_mode(False)  # memory that was made in that mode could not be written outside of it
     def __init__(
         self,
         policy: Policy,

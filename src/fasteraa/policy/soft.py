@@ -110,8 +110,8 @@ class SoftPolicy(nn.Module):
         """Augment float images (B, C, H, W) in [0, 1]; each image goes through its own sub-policy.
 
         float32 on a GPU where Triton works goes through a handful of its kernels instead of a few thousand of torch's:
-        the same up to rounding. `kernels=False` asks for plain torch, and `kernels=True` for an error where it would
-        have to be plain torch.
+        the same up to rounding, without second derivatives. `kernels=False` asks for plain torch, and `kernels=True`
+        for an error where it would have to be plain torch.
         """
         check_batch(images, soft=True)
         kernels = self._choose_kernels(kernels, images)

@@ -65,7 +65,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         self.pool = pool
         self.mask_fill = mask_fill
         self._plan = plan_of(policy)
-        self._pairs = self._plan.most > 0 and "sample_pairing" in policy.scaled().ops
+        self._pairs = self._plan.pairs
         self._stacked: Tensor | None = None
 
     def extra_repr(self) -> str:
