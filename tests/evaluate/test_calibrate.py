@@ -282,13 +282,13 @@ def test_trainings_that_tell_something_decide_how_many_images():
 
 
 def test_candidates_are_dropped_before_trainings_tell_nothing():
-    runs = {count: sum(module._rounds(count)) for count in range(5, 12)}
+    runs = {count: sum(module._rounds(count)) for count in range(6, 12)}
     assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11], 3) == (11, 60)
     assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11] - 1, 3) == (10, (60 * runs[11] - 1) // runs[10])
     assert module._affordable(11, 60, 200, 1.0, 300.0 * runs[11], 3) == (11, 200)  # the recipe has no more
     assert module._affordable(11, 40, 40, 1.0, 40.0 * runs[11], 3) == (11, 40)
-    assert module._affordable(11, 60, 200, 1.0, 10.0 * runs[5], 3) == (5, 10)
-    assert module._affordable(11, 60, 200, 1.0, 0.0, 3) == (5, 4)
+    assert module._affordable(11, 60, 200, 1.0, 10.0 * runs[6], 3) == (6, 10)
+    assert module._affordable(11, 60, 200, 1.0, 0.0, 3) == (6, 4)
 
 
 def test_few_images_must_be_seen_more_often(tmp_path):
@@ -313,7 +313,9 @@ def test_a_gpu_races_a_quick_network(monkeypatch):
     assert module.race_recipe(data, "cpu").network == "wrn-16-2"
     assert module.race_recipe(data, "cpu").epochs == 200
     monkeypatch.setattr(module, "_QUICK_SIDE", min(data.size) - 1)
-    assert module.race_recipe(data, "cpu").network == "small"
+    large = module.race_recipe(data, "cpu")
+    assert (large.network, large.epochs) == ("small", 240)  # few images: more than 200
+    assert module.race_recipe(brightness_classes(1000), "cpu").epochs == 200
 
 
 def test_a_small_class_does_not_keep_a_large_set_from_being_cut(monkeypatch, tmp_path):

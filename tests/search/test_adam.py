@@ -57,3 +57,16 @@ def test_each_reads_what_the_other_wrote():
     again = trained(torchs, "cpu", 2, trained(ours, "cpu", 3)[1].state_dict() | {"param_groups": kept["param_groups"]})
     for found, expected in zip(again[0].parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gradient_may_lie_otherwise_in_memory():
+    def after(memory_format):
+        torch.manual_seed(0)
+        parameter = nn.Parameter(torch.randn(4, 3, 2, 2).contiguous(memory_format=torch.channels_last))
+        optimiser = Adam([parameter], 0.1, (0.0, 0.999))
+        for _ in range(2):
+            parameter.grad = torch.randn(4, 3, 2, 2).contiguous(memory_format=memory_format)
+            optimiser.step()
+        return parameter.detach()
+
+    assert torch.equal(after(torch.contiguous_format), after(torch.channels_last))

@@ -42,7 +42,7 @@ class Adam:
         for parameter in moved:
             if not self.state[parameter]:
                 self._begin(parameter)
-        gradients = [parameter.grad for parameter in moved if parameter.grad is not None]
+        gradients = [_like(parameter, parameter.grad) for parameter in moved if parameter.grad is not None]
         steps, averages, squares = (
             [self.state[parameter][name] for parameter in moved] for name in ("step", *_AVERAGES)
         )
@@ -70,6 +70,11 @@ class Adam:
                 self._begin(parameter)
                 for name, value in saved["state"][number].items():
                     self.state[parameter][name].copy_(value)
+
+
+def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """Laid out in memory as the parameter: the fused kernel takes for granted that they are alike."""
+    return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
 
 
 AnyOptimiser = Optimizer | Adam

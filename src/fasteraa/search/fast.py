@@ -75,9 +75,7 @@ class WrittenOut(Step):
         moved = tape.tangent(self.config.penalty * tangent).float()
         backward(self._slope(at_points.detach(), moved))
         for parameter, found in tape.gradients(count):
-            # the fused optimiser insists on equal strides, even of dimensions of size 1
-            same = found.stride() == parameter.stride()
-            parameter.grad = found if same else torch.empty_like(parameter).copy_(found)
+            parameter.grad = found
         self.critic_optimiser.step()
         return loss.distance, self.config.penalty * penalty, loss.classes
 
