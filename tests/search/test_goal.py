@@ -220,7 +220,7 @@ def test_bilevel_holds_the_same_images_back_all_the_time(tiny, quick):
 def test_bilevel_leaves_what_confuses_the_classes():
     """Dark and bright images, which invert exchanges; flipping is harmless.
 
-    What is left of invert, seeds 0 to 4: 0.43, 0.89, 0.84, 0.38, 0.56, and with an Adam that rounds otherwise 0.55, 0.78,
+    What is left of invert, seeds 0 to 4: 0.43, 0.89, 0.84, 0.38, 0.56; with an Adam that rounds otherwise: 0.55, 0.78,
     0.84, 0.37, 0.69.
     """
     left = []
