@@ -17,7 +17,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from fasteraa.search import SearchConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 FASTERAA = [sys.executable, "-m", "fasteraa"]
@@ -67,7 +70,8 @@ def parts(out: Path, images: str, scratch: Path) -> dict[str, Part]:
         "scaling": Part([bench], 200, 2400),
         "profile": Part([[*me, "profile"]]),
         "large": Part([large], 200),
-        "compare": Part([[*me, "compare"]], 400),
+        "compare": Part([[*me, "compare"]], 200, 4000),
+        "plain": Part([[*me, "plain"]], 300, 4000),
     }
 
 
@@ -247,10 +251,7 @@ def training(images: str) -> None:
 
 
 def compare(images: str) -> None:
-    """Do precisions, and the plain and the fast step, lead to the same losses and policies?"""
-    import torch
-
-    import fasteraa
+    """Do precisions lead to the same losses and policies?"""
     from fasteraa.search import SearchConfig
 
     runs: list[tuple[str, SearchConfig]] = []
@@ -260,8 +261,24 @@ def compare(images: str) -> None:
             runs.append((f"fast {precision} seed {seed}", config))
     runs.append(("fast tf32 seed 0 again", SearchConfig()))
     runs.append(("fast float32 seed 0", SearchConfig(precision="float32")))
-    runs.append(("fast tf32 in torch seed 0", SearchConfig(kernels=False)))
-    runs.append(("plain tf32 seed 0", SearchConfig(fast=False, kernels=False)))
+    searched(images, runs)
+
+
+def plain(images: str) -> None:
+    """Do the plain and the fast step?"""
+    from fasteraa.search import SearchConfig
+
+    in_torch = SearchConfig(kernels=False)
+    plain_step = SearchConfig(fast=False, kernels=False)
+    searched(images, [("fast", SearchConfig()), ("fast, in torch", in_torch), ("plain", plain_step)])
+
+
+def searched(images: str, runs: list[tuple[str, SearchConfig]]) -> None:
+    """Losses and shares of operations, and how far the latter are from each other."""
+    import torch
+
+    import fasteraa
+
     masses = {}
     for name, config in runs:
         began = time.monotonic()
@@ -397,7 +414,14 @@ def soft(_: str) -> None:
         kernels._TILE, kernels._WARPS_OF_TILE = chosen
 
 
-INSIDE = {"profile": profile, "compare": compare, "applied": applied, "soft": soft, "training": training}
+INSIDE = {
+    "profile": profile,
+    "compare": compare,
+    "plain": plain,
+    "applied": applied,
+    "soft": soft,
+    "training": training,
+}
 
 if __name__ == "__main__":
     main()
