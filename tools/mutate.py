@@ -52,6 +52,8 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("ops/warp.py", "for axis, limit, inwards in ((0, 0.0, 1.0), (0, float(width), -1.0), (1, 0.0, 1.0), (1, float(height), -1.0)):", "1.0 -> 2.0"): "depths are only compared with 0 and with each other",
     ("ops/warp.py", "return colour if len(colour) > 1 else colour[0]", "1 -> 2"): "a colour has one level or three",
     ("ops/warp.py", "return colour if len(colour) > 1 else colour[0]", "Gt -> GtE"): "Pillow takes (5,) for 5",
+    ("ops/warp.py", "both = zip(_turned(matrix, width, height), _unturned(matrix, width, height, scaled), strict=True)", "True -> False"): "each has two parts",
+    ("images.py", "if not array.flags.writeable or min(array.strides, default=0) < 0:  # torch takes neither", "Lt -> LtE"): "a copy that was not needed",
     ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "2 -> 3"): "any fine step does",
     ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "20 -> 21"): "any fine step does",
 }  # fmt: skip
