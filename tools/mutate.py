@@ -54,6 +54,11 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("ops/warp.py", "return colour if len(colour) > 1 else colour[0]", "Gt -> GtE"): "Pillow takes (5,) for 5",
     ("ops/warp.py", "both = zip(_turned(matrix, width, height), _unturned(matrix, width, height, scaled), strict=True)", "True -> False"): "each has two parts",
     ("images.py", "if not array.flags.writeable or min(array.strides, default=0) < 0:  # torch takes neither", "Lt -> LtE"): "a copy that was not needed",
+    ("ops/warp.py", "if len(points) == 0 or bool((depth >= 0).all()):", "0 -> 1"): "no points are all inside, and cutting what is inside leaves it",
+    ("ops/warp.py", "share = torch.where(crosses, depth / (depth - end_depth), 0)[:, None]", "0 -> 1"): _UNUSED,
+    ("ops/warp.py", "return math.floor(shift + 0.5 * scale) - math.floor(0.5 * scale) if abs(scale) == 1 else shift", "Mult -> Div"): "the scale is 1 or -1 there",
+    ("images.py", "if not array.flags.writeable or min(array.strides, default=0) < 0:  # torch takes neither", "0 -> 1"): "a copy that was not needed",
+    ("images.py", "return torch.cat([image.new_full((1, 1, 1, 1), level / scale if scale > 1 else level) for level in levels], 1)", "Gt -> GtE"): "a level divided by 1",
     ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "2 -> 3"): "any fine step does",
     ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "20 -> 21"): "any fine step does",
 }  # fmt: skip

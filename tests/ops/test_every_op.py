@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fasteraa.errors import ImageError
-from fasteraa.images import to_pillow, to_tensor
+from fasteraa.errors import ImageError, PolicyError
+from fasteraa.images import fill_for, luma, to_pillow, to_tensor
 from fasteraa.ops import OPS, Context, Pair, Span, hard, hard_pillow, physical, soft, warp
 from fasteraa.testing import ops as checks
 
@@ -174,3 +174,31 @@ def test_one_grey_pixel_is_an_image():
     assert hard("invert", pixel).item() == 215
     assert soft("invert", pixel / 255.0).item() == pytest.approx(215 / 255)
     assert soft("invert", (pixel / 255.0)[0]).shape == (1, 1, 1)
+
+
+# colours whose luma is within a 65536th of the next level, or far from black
+COLOURS = [(9, 192, 36), (31, 214, 58), (51, 224, 33), (43, 95, 227), (228, 205, 35), (232, 240, 11), (9, 200, 30)]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_grey_is_pillows(colour):
+    level = Image.new("RGB", (1, 1), colour).convert("L").getpixel((0, 0))
+    assert fill_for(1, colour) == (level,)
+    assert luma(torch.tensor(colour, dtype=torch.float32).view(1, 3, 1, 1), whole=True).item() == level
+
+
+def test_one_image_is_a_batch_of_one():
+    image = torch.rand(3, 6, 7)
+    for name in ("color", "rotate", "contrast"):
+        assert torch.equal(soft(name, image, 0.7), soft(name, image[None], 0.7)[0])
+
+
+@pytest.mark.parametrize("apply", [hard, soft])
+def test_numbers_that_are_no_signs_or_have_another_shape_are_refused(apply):
+    images = torch.zeros(2, 3, 4, 4) if apply is soft else torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    for sign in (-1.5, torch.tensor([-1.5, 1.0])):
+        with pytest.raises(PolicyError, match=r"sign must be in \[-1, 1\], got"):
+            apply("rotate", images, 0.5, sign)
+    for magnitude in (torch.zeros(3), torch.zeros(2, 1), torch.zeros(1, 2), torch.zeros(1)):
+        with pytest.raises(ImageError, match="magnitude must have one entry for each of 2 images"):
+            apply("rotate", images, magnitude)
