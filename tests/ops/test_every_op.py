@@ -185,6 +185,7 @@ def test_grey_is_pillows(colour):
     level = Image.new("RGB", (1, 1), colour).convert("L").getpixel((0, 0))
     assert fill_for(1, colour) == (level,)
     assert luma(torch.tensor(colour, dtype=torch.float32).view(1, 3, 1, 1), whole=True).item() == level
+    assert luma(torch.ones(1, 3, 1, 1), whole=False).item() == 1
 
 
 def test_one_image_is_a_batch_of_one():
