@@ -59,6 +59,7 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("ops/warp.py", "return math.floor(shift + 0.5 * scale) - math.floor(0.5 * scale) if abs(scale) == 1 else shift", "Mult -> Div"): "the scale is 1 or -1 there",
     ("images.py", "if not array.flags.writeable or min(array.strides, default=0) < 0:  # torch takes neither", "0 -> 1"): "a copy that was not needed",
     ("images.py", "return torch.cat([image.new_full((1, 1, 1, 1), level / scale if scale > 1 else level) for level in levels], 1)", "Gt -> GtE"): "a level divided by 1",
+    ("images.py", "return torch.cat([image.new_full((1, 1, 1, 1), level / scale if scale > 1 else level) for level in levels], 1)", "1 -> 2"): "the scale is 1 or 255",
     ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "2 -> 3"): "any fine step does",
     ("ops/forward.py", "FINE = 2**20  # parts of a pixel", "20 -> 21"): "any fine step does",
 }  # fmt: skip
