@@ -14,6 +14,7 @@ import torch
 
 from fasteraa.errors import ImageError
 from fasteraa.ops import OPS, Span, op, tone, warp
+from fasteraa.ops import kernels as kernels_module
 from fasteraa.ops.kernels import hard
 from fasteraa.ops.warp import LARGEST_SIDE
 from fasteraa.policy import Choice, Policy, SubPolicy
@@ -364,18 +365,18 @@ def test_a_pool_that_nobody_asks_keeps_no_kernels_away(device):
 
 def test_a_batch_on_a_gpu_goes_through_kernels_where_triton_works(monkeypatch):
     asked = []
-    monkeypatch.setattr(apply_module, "works_on", lambda device: asked.append(device) or "gpu" in str(device))
+    monkeypatch.setattr(kernels_module, "works_on", lambda device: asked.append(device) or device.type == "cuda")
     batch = noise(2)
     assert apply_module._choose(None, batch, None) is False
     assert asked == []  # a batch on a CPU needs no answer
 
     class OnAGpu:
-        device, shape, is_cuda = "a gpu", batch.shape, True
+        device, shape, is_cuda = torch.device("cuda"), batch.shape, True
 
     assert apply_module._choose(None, OnAGpu, None) is True
     assert apply_module._choose(False, OnAGpu, None) is False
     assert apply_module._choose(None, OnAGpu, batch) is False  # a pool that lies elsewhere
-    monkeypatch.setattr(apply_module, "works_on", lambda device: False)
+    monkeypatch.setattr(kernels_module, "works_on", lambda device: False)
     assert apply_module._choose(None, OnAGpu, None) is False
 
 

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, join_alpha, split_alpha
 from fasteraa.ops import Context, Op, Pair, hard_pillow, physical
-from fasteraa.ops.kernels import available, works_on
+from fasteraa.ops.kernels import available, choose
 from fasteraa.ops.tone import look_up
 from fasteraa.ops.warp import LARGEST_SIDE, cut_at_border, move_points, nearest, scales, warp
 from fasteraa.policy.artifact import Policy
@@ -114,13 +114,7 @@ def _normal_levels(mean: tuple[float, ...], deviation: tuple[float, ...], device
 
 
 def _choose(kernels: bool | None, batch: Tensor, pool: Tensor | None) -> bool:
-    """What was asked for; otherwise kernels on a GPU, wherever they can be had."""
-    if kernels is None:
-        return batch.is_cuda and _against_kernels(batch, pool) is None and works_on(batch.device)
-    against = _against_kernels(batch, pool) if kernels else None
-    if against:
-        raise ImageError(f"kernels=True needs {against}")
-    return kernels
+    return choose(kernels, batch.device, lambda: _against_kernels(batch, pool))
 
 
 def _against_kernels(batch: Tensor, pool: Tensor | None) -> str | None:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from fasteraa.errors import ImageError, PolicyError
+from fasteraa.errors import PolicyError
 from fasteraa.images import check_batch
 from fasteraa.ops import Context, Op, Span, check_span, find, select, soft_mixture
-from fasteraa.ops.kernels import available, works_on
+from fasteraa.ops.kernels import available, choose
 from fasteraa.policy.artifact import Choice, Policy, SubPolicy, check_colour
 
 _EDGE = 1e-4  # probabilities enter the logit squeezed into [_EDGE, 1 - _EDGE], so that 0 and 1 keep a gradient
@@ -114,7 +114,7 @@ class SoftPolicy(nn.Module):
         for an error where it would have to be plain torch.
         """
         check_batch(images, soft=True)
-        kernels = self._choose_kernels(kernels, images)
+        kernels = choose(kernels, images.device, lambda: self._against_kernels(images))
         if images.numel() == 0:
             return images
         draw = self.draw(len(images), generator) if draw is None else draw
@@ -124,14 +124,6 @@ class SoftPolicy(nn.Module):
         for k in range(self.choice.shape[1]):
             images = self._stage(images, originals, k, draw)
         return images
-
-    def _choose_kernels(self, kernels: bool | None, images: Tensor) -> bool:
-        if kernels is None:
-            return images.is_cuda and self._against_kernels(images) is None and works_on(images.device)
-        against = self._against_kernels(images) if kernels else None
-        if against:
-            raise ImageError(f"kernels=True needs {against}")
-        return kernels
 
     def _against_kernels(self, images: Tensor) -> str | None:
         if not available():

@@ -11,7 +11,11 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from fasteraa.errors import ImageError
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 
@@ -36,3 +40,16 @@ def works_on(device: torch.device) -> bool:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         warnings.warn(f"Triton does not work here ({why}): plain torch is used, which is slower", stacklevel=3)
         return False
+
+
+def choose(kernels: bool | None, device: torch.device, against: Callable[[], str | None]) -> bool:
+    """What was asked for; otherwise (None) kernels on a GPU, wherever they can be had.
+
+    `against` says what a call needs that it has not got.
+    """
+    if kernels is None:
+        return device.type == "cuda" and against() is None and works_on(device)
+    missing = against() if kernels else None
+    if missing:
+        raise ImageError(f"kernels=True needs {missing}")
+    return kernels
