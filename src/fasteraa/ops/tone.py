@@ -80,7 +80,8 @@ class _PillowLevels:
 
     @cached_property
     def highest(self) -> Array:
-        return np.take_along_axis(self.counts, self.high.astype(np.int64), 2)
+        last = 255 - (self.counts[..., ::-1] > 0).argmax(2, keepdims=True)  # getextrema would read the image again
+        return np.take_along_axis(self.counts, last, 2)
 
     @cached_property
     def _extrema(self) -> Array:
