@@ -183,6 +183,16 @@ def test_a_recorded_step_does_what_the_step_does(make, precision, deterministic)
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_auto_is_bf16_where_that_is_known_to_do(device):
+    """Written out, on a GPU; the plain step and the CPU keep what they had. A choice is kept."""
+    half = device == "cuda" and torch.cuda.get_device_capability() >= (8, 0)
+    assert written_out(*parts(device), SearchConfig()).dtype is (torch.bfloat16 if half else torch.float32)
+    assert Step(*parts(device), SearchConfig()).precision == "tf32"
+    assert written_out(*parts(device), SearchConfig(precision="tf32")).dtype is torch.float32
+    assert written_out(*parts(device), SearchConfig(precision="bf16")).dtype is torch.bfloat16
+
+
 @pytest.mark.gpu
 def test_recording_all_operations_stays_near_the_plain_step():
     """With every operation, sums on a GPU come in any order and Adam turns noise into steps; metrics stay near."""

@@ -41,7 +41,7 @@ class SearchConfig:
     backbone: str = _setting("auto", "The critic's network: auto, wrn-40-2, resnet-50, small, or timm:NAME.")
     critic_norm: str = _setting("none", "The critic's norm layers: none, or batch, as the paper's networks have them.")
     precision: str = _setting(
-        "tf32", "What the critic's convolutions calculate in: tf32 (on a CPU: float32), bf16 or float32."
+        "auto", "What the critic calculates in: bf16, tf32 (on a CPU: float32), float32; auto is bf16 if fast on a GPU."
     )
     fast: bool = _setting(
         True, "The critic's derivatives written out, on a GPU recorded once; switch it off for the plain step."
@@ -96,7 +96,7 @@ class SearchConfig:
 
 PAPER_EPOCHS, LEAST_STEPS = 20, 300  # with fewer steps the critic is too crude to follow
 NORMS = ("none", "batch")
-PRECISIONS = ("tf32", "bf16", "float32")
+PRECISIONS = ("auto", "bf16", "tf32", "float32")
 OBJECTIVES = ("paper", "diverse", "hard", "bilevel")
 _AT_LEAST = {
     "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1,

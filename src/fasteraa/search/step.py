@@ -60,12 +60,17 @@ class BaseStep:
         self.normalise = normalise
         self.config = config
         self.goal = goal or Goal()
+        self.precision = self._auto_precision if config.precision == "auto" else config.precision
         self.policy_optimiser = adam(policy.parameters(), config)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         """images: uint8 (2 b, 3, H, W). The first b are the originals B', the second b are augmented: A = S(B)."""
-        with arithmetic(self.config.precision, images.device):
+        with arithmetic(self.precision, images.device):
             return self._step(images, labels, generator)
+
+    @property
+    def _auto_precision(self) -> str:
+        return "tf32"
 
     def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         raise NotImplementedError
@@ -167,7 +172,7 @@ class MaskStep(Step):
 
 @contextmanager
 def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
-    """What a GPU's convolutions calculate in: `SearchConfig.precision`. The plain step takes float32 on a CPU."""
+    """What a GPU calculates in: tf32, bf16 or float32. The plain step takes float32 on a CPU."""
     if device.type != "cuda":
         yield
         return
