@@ -13,10 +13,12 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
 from fasteraa.evaluate import calibrate as module
 from fasteraa.evaluate.calibrate import Calibration, Candidate, Trial, calibrate, usual_candidates
+from fasteraa.evaluate.candidates import Expected
 from fasteraa.evaluate.compare import run_group
 from fasteraa.evaluate.plan import Plan, Round
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Training
+from fasteraa.evaluate.verdict import better_half, choose, estimates
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 
@@ -161,41 +163,66 @@ def test_every_fold_has_a_seed_of_its_own(monkeypatch, tmp_path):
     assert seeds == [{7}, {8}, {9}]
 
 
-def trial(label, errors, loss=1.0, images=1000):
-    return Trial(label, named("none"), tuple(errors), (loss,) * len(errors), images)
+def trial(label, errors, images=1000, expected=None):
+    return Trial(label, named("none"), tuple(errors), (1.0,) * len(errors), images, expected)
 
 
-def test_of_equals_the_harder_one_is_chosen():
-    weak, strong = trial("weak", (10.0, 11.0), 0.1), trial("strong", (10.2, 11.2), 0.5)
-    assert module._choose([weak, strong]).label == "strong"
-    worse = trial("worse", (12.0, 13.0), 0.9)
-    assert module._choose([weak, worse]).label == "weak"
+def expecting(label, error, expected, images=1600):
+    return trial(label, (error,), images, expected)
 
 
-def test_what_is_not_better_than_nothing_is_not_chosen():
-    """However hard it trains: one standard error of 11% of 1,000 images is a point."""
-    plain = trial("none", (11.0, 11.0), 0.01)
-    assert module._choose([plain, trial("a", (11.1, 11.1), 0.9)]).label == "none"
-    assert module._choose([plain, trial("a", (10.9, 10.9), 0.9)]).label == "a"
-    best = trial("b", (10.8, 10.8), 0.5)
-    assert module._choose([plain, trial("a", (11.1, 11.1), 0.9), best]).label == "b"
-    assert module._choose([plain, trial("a", (10.95, 10.95), 0.9), best]).label == "a"
+def test_the_lowest_error_is_chosen():
+    assert choose([trial("a", (11.0, 10.9)), trial("b", (10.8, 10.9)), trial("none", (11.0, 11.0))]).label == "b"
+
+
+GOOD, MIDDLING, POOR = Expected(0.95, 0.05), Expected(1.0, 0.05), Expected(1.05, 0.05)
+
+
+def test_an_estimate_lies_between_what_was_measured_and_what_was_expected():
+    """The middling one has 20%: 5% of that is a point, and one standard error of 20% of 1,600 images is one too."""
+    trials = [expecting("a", 17.0, GOOD), expecting("b", 20.0, MIDDLING), expecting("c", 22.5, POOR)]
+    found = estimates(trials)
+    assert found[1] == pytest.approx(20.0)
+    assert found[0] == pytest.approx((17.0 + 19.0) / 2, abs=0.1)
+    assert found[2] == pytest.approx((22.5 + 21.0) / 2, abs=0.1)
+
+
+def test_few_images_do_not_outweigh_an_expectation_and_many_do():
+    for images, winner in ((200, "good"), (20_000, "poor")):
+        race = [expecting("good", 20.0, GOOD, images), expecting("m", 20.2, MIDDLING, images)]
+        assert choose([*race, expecting("poor", 19.0, POOR, images)]).label == winner
+
+
+def test_without_expectations_what_was_measured_counts():
+    assert estimates([trial("a", (10.0, 12.0), images=4), trial("none", (50.0, 60.0), images=4)]) == [11.0, 55.0]
+
+
+def test_one_that_is_far_off_does_not_move_the_others():
+    """An operation may ruin a kind of data; the level is that of the middling one."""
+    near = [expecting(name, 20.0, MIDDLING) for name in "abc"]
+    assert estimates([*near, expecting("d", 80.0, MIDDLING)])[:3] == estimates(near)
+
+
+def test_noise_between_seeds_counts():
+    """However many images are held back, those who do differently from fold to fold are hard to tell apart."""
+    steady, changing = (9.0, 9.0, 9.0, 9.0), (8.0, 7.5, 8.0, 7.5)
+    apart = [trial("good", (9.0, 9.5, 9.0, 9.5), expected=GOOD), trial("m", steady, expected=MIDDLING)]
+    for luck, winner in ((changing, "poor"), ((1.0, 16.0, 1.0, 13.0), "good")):
+        race = [*apart, trial("poor", luck, expected=POOR)]
+        assert choose([replace(each, images=1_000_000) for each in race]).label == winner
+
+
+def test_who_goes_on_is_decided_by_the_estimate():
+    race = [expecting("poor", 19.5, POOR, 100), expecting("good", 20.0, GOOD, 100), expecting("m", 20.1, MIDDLING, 100)]
+    plain = expecting("none", 30.0, Expected(1.2, 0.25), 100)
+    assert [each.label for each in better_half([*race, plain], 1)] == ["good", "none"]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_of_equal_errors_nothing_is_chosen(order):
     """Wherever it stands among the candidates."""
-    trials = [trial("none", (11.0, 11.0), 0.01), trial("a", (11.0, 11.0), 0.9)]
-    assert module._choose([trials[place] for place in order]).label == "none"
-
-
-def test_noise_between_seeds_counts():
-    """However many images are held back, those who do differently from fold to fold are level."""
-    best, hard = (4.0, 14.0, 4.0, 14.0), (11.0, 9.0, 11.0, 9.0)
-    many = {"images": 1_000_000}
-    assert module._choose([trial("best", best, 0.1, **many), trial("hard", hard, 0.9, **many)]).label == "hard"
-    steady = tuple(error + 1.0 for error in best)
-    assert module._choose([trial("best", best, 0.1, **many), trial("hard", steady, 0.9, **many)]).label == "best"
+    trials = [trial("none", (11.0, 11.0)), trial("a", (11.0, 11.0))]
+    assert choose([trials[place] for place in order]).label == "none"
 
 
 def test_a_small_budget_drops_the_last_candidates():
@@ -363,7 +390,7 @@ def test_nothing_is_compiled(monkeypatch, tmp_path):
 
 
 def test_only_those_who_came_furthest_can_win():
-    assert module._choose([trial("early", (1.0,)), trial("late", (5.0, 5.0))]).label == "late"
+    assert choose([trial("early", (1.0,)), trial("late", (5.0, 5.0))]).label == "late"
 
 
 def test_one_fold_is_called_a_guess():
@@ -378,11 +405,12 @@ def test_within_noise_is_said():
     assert "within the noise" in Calibration(same[0], same, 5, RECIPE, 1.0).sentence()  # and no guess
 
 
-def test_a_harder_one_of_equals_is_not_called_ahead():
-    """The other has fewer errors in every fold, by very little."""
-    trials = (trial("hard", (5.02, 7.01, 6.03)), trial("weak", (5.0, 7.0, 6.0)))
+def test_a_choice_against_the_lowest_error_is_explained():
+    trials = (trial("good", (7.0,)), trial("poor", (6.0,)))
     found = Calibration(trials[0], trials, 5, RECIPE, 1.0)
-    assert found.sentence().endswith("; weak had 6.0%, which is level with it but trains less hard.")
+    assert found.sentence().endswith(
+        "; poor had 6.0%, but so few images do not outweigh what was measured on other data."
+    )
 
 
 def test_folds_that_share_images_are_less_sure_than_seeds():
@@ -436,11 +464,9 @@ def test_none_stays_in_though_it_diverged_once_and_is_not_chosen(monkeypatch, tm
 
 def test_who_diverged_loses_to_a_worse_error():
     lost = replace(trial("a", (5.0, 50.0)), diverged="why")
-    assert module._choose([lost, trial("b", (60.0, 60.0)), trial("none", (61.0, 61.0), images=10**6)]).label == "b"
-    assert [each.label for each in module._better_half([lost, trial("b", (60.0,)), trial("none", (70.0,))])] == [
-        "b",
-        "none",
-    ]
+    assert choose([lost, trial("b", (60.0, 60.0)), trial("none", (61.0, 61.0), images=10**6)]).label == "b"
+    going_on = better_half([lost, trial("b", (60.0,)), trial("none", (70.0,))], 2)
+    assert [each.label for each in going_on] == ["b", "none"]
 
 
 def test_a_race_in_which_all_diverge_is_one_sentence(monkeypatch, tmp_path):
@@ -566,6 +592,9 @@ def test_candidates_hold_what_people_use_and_the_start():
     labels = [each.label for each in usual_candidates(start, found, None, None)]
     assert {"none", "trivialaugment-wide", "uniform", "start", "found"} <= set(labels)
     assert len(set(labels)) == len(labels)
+    least = labels[: module._LEAST_CANDIDATES]  # that any budget has
+    assert {"none", "trivialaugment-wide", "start"} <= set(least)
+    assert {label.split(",")[0] for label in least} >= {"uniform", "found"}
 
 
 def test_a_choice_of_operations_is_kept_to():

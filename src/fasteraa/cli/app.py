@@ -115,16 +115,22 @@ def search_command(
         bool, typer.Option(help="End by choosing how much of it to apply, in short trainings on held-back images.")
     ] = True,
     calibrate_minutes: Annotated[float, typer.Option(help="What that may take.")] = 1.5,
+    calibrate_network: Annotated[
+        str | None, typer.Option(help="What it trains: the network that you will train, if it is a small one.")
+    ] = None,
+    calibrate_epochs: Annotated[
+        int | None, typer.Option(min=1, help="How long it trains at most: as long as you will.")
+    ] = None,
     tracker: Trackers = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --tracker tensorboard.")] = False,
 ) -> None:
     """Find a policy for your images."""
-    from fasteraa.cli.search import run_search
+    from fasteraa.cli.search import Race, run_search
 
-    minutes = calibrate_minutes if calibrate else None
+    race = Race(calibrate_minutes, calibrate_network, calibrate_epochs) if calibrate else None
     flags = _flags(locals())
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
-    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, minutes, trackers)
+    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, race, trackers)
 
 
 @app.command("config")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from fasteraa.search.folder import RunFolder
     from fasteraa.search.progress import Progress
     from fasteraa.search.run import SearchResult
+
+
+@dataclass(frozen=True)
+class Race:
+    """How a search ends."""
+
+    minutes: float
+    network: str | None = None
+    epochs: int | None = None
 
 
 def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str | None) -> SearchConfig:
@@ -74,11 +83,11 @@ def run_search(
     data_root: Path | None,
     resume: bool,
     max_minutes: float | None,
-    calibrate_minutes: float | None,
+    race: Race | None,
     trackers: Sequence[str],
 ) -> None:
-    if calibrate_minutes is not None and not calibrate_minutes > 0:
-        raise ConfigError(f"--calibrate-minutes must be positive, got {calibrate_minutes:g}; or say --no-calibrate")
+    if race is not None:
+        _check_race(race)
     if resume and config is None and (out / "config.toml").is_file():
         config = out / "config.toml"  # a resumed run has its own settings
     settings = effective_config(flags, config, (source or "sample") if recipe else None)
@@ -87,7 +96,17 @@ def run_search(
 
     shown = for_this_terminal()
     with track(*trackers, folder=out, config=settings, progress=shown, resume=resume) as progress:
-        _search(source, settings, out, device, data_root, resume, max_minutes, calibrate_minutes, progress)
+        _search(source, settings, out, device, data_root, resume, max_minutes, race, progress)
+
+
+def _check_race(race: Race) -> None:
+    """Before the search: a wrong name would be noticed after it."""
+    if not race.minutes > 0:
+        raise ConfigError(f"--calibrate-minutes must be positive, got {race.minutes:g}; or say --no-calibrate")
+    if race.network is not None:
+        from fasteraa.search.run import check_backbone
+
+        check_backbone(SearchConfig(backbone=race.network))
 
 
 def _search(
@@ -98,7 +117,7 @@ def _search(
     data_root: Path | None,
     resume: bool,
     max_minutes: float | None,
-    calibrate_minutes: float | None,
+    race: Race | None,
     progress: Progress,
 ) -> None:
     from fasteraa.report.preview import draw_sheet
@@ -120,9 +139,9 @@ def _search(
     policy, summary = result.policy, summarise(result.start, result.policy)
     if result.data.masks is not None:
         summary = f"{_about_masks(result)}\n\n{summary}"
-    elif calibrate_minutes is not None and result.finished:
+    elif race is not None and result.finished:
         try:
-            calibration = _calibrate(result, settings, calibrate_minutes, folder, device, progress.say)
+            calibration = _calibrate(result, settings, race, folder, device, progress.say)
         except RaceError as error:  # such data say nothing about how much; that is no reason to lose the summary
             summary += f"\n\n{error}\nThe policy is as the search found it."
         else:
@@ -142,7 +161,7 @@ def _search(
 def _calibrate(
     result: SearchResult,
     settings: SearchConfig,
-    minutes: float,
+    race: Race,
     folder: RunFolder,
     device: str,
     say: Callable[[str], None],
@@ -150,13 +169,14 @@ def _calibrate(
     from fasteraa.errors import Stopped
     from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
 
-    recipe = replace(race_recipe(result.data, device), crop=settings.crop, flip=settings.flip)
+    recipe = race_recipe(result.data, device, race.network, race.epochs)
+    recipe = replace(recipe, crop=settings.crop, flip=settings.flip)
     candidates = usual_candidates(result.start, result.policy, result.halfway, settings.ops)
     try:
         return calibrate(
             result.data,
             candidates,
-            minutes=minutes,
+            minutes=race.minutes,
             recipe=recipe,
             device=device,
             folder=folder.path / "calibration",

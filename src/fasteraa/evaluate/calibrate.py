@@ -17,23 +17,21 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RaceError, RunError
 from fasteraa.evaluate.arena import Arena
+from fasteraa.evaluate.candidates import Candidate, usual_candidates
 from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells, start_workers, why_diverged
-from fasteraa.evaluate.plan import Plan, Round, read_plan
+from fasteraa.evaluate.plan import Plan, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import Estimate, leftover, paired
 from fasteraa.evaluate.trainer import Group, Training
-from fasteraa.policy.artifact import Policy
-from fasteraa.policy.named import named
+from fasteraa.evaluate.verdict import Calibration, Trial, better_half, choose
 from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
@@ -45,165 +43,16 @@ _LEAST_EPOCHS = 4
 _TELLING_EPOCHS = 60
 _TELLING_STEPS = 600
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
-_LEAST_CANDIDATES = 6  # not fewer than these: none, found, two published, uniform, start
+_LEAST_CANDIDATES = 6  # not fewer than these: none, two published, uniform, found, start
 _LEAST_IMAGES = 1_000  # not fewer than these
 _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
 _QUICK_SIDE = 128  # up to which it is quick; above, the network for CPUs takes its place
 _MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
 _MEASURED_S = 0.5  # that measuring takes, at least
-_SIDE_BY_SIDE = 12  # runs at once on a GPU
+_SIDE_BY_SIDE = 18  # runs at once on a GPU
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    label: str
-    policy: Policy
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A candidate and how it did: an error in % for each fold it was raced on."""
-
-    label: str
-    policy: Policy
-    errors: tuple[float, ...]
-    losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
-    images: int = 0  # held back in all of its folds
-    diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
-
-    @property
-    def noise(self) -> float:
-        """One standard error of its error, which is also about that of a difference to another on the same images.
-
-        It knows that other images could have been held back, not that another seed would have trained otherwise.
-        """
-        share = min(max(self.error / 100, 1 / max(self.images, 2)), 1 - 1 / max(self.images, 2))
-        return 100 * math.sqrt(share * (1 - share) / max(self.images, 1))
-
-    @property
-    def error(self) -> float:
-        return sum(self.errors) / len(self.errors)
-
-    @property
-    def loss(self) -> float | None:
-        """None if all of its trainings diverged."""
-        return sum(self.losses) / len(self.losses) if self.losses else None
-
-
-@dataclass(frozen=True)
-class Calibration:
-    chosen: Trial
-    trials: tuple[Trial, ...]  # the winner first, then by folds survived and error
-    folds: int
-    recipe: TrainRecipe
-    seconds: float
-    images: int = 0  # that took part
-    all_images: int = 0  # that there were
-    rounds: tuple[Round, ...] = ()
-
-    def against(self, label: str) -> Estimate | None:
-        """The winner's error minus that of another, fold by fold, where both were raced."""
-        other = next((trial for trial in self.trials if trial.label == label), None)
-        if other is None or other.label == self.chosen.label:
-            return None
-        shared = min(len(self.chosen.errors), len(other.errors))
-        return paired(self.chosen.errors[:shared], other.errors[:shared], overlap=1 / (self.folds - 1))
-
-    def sentence(self) -> str:
-        """What was chosen, and how sure that is."""
-        words = (
-            f"Chosen: {self.chosen.label}, with {self.chosen.error:.1f}% errors on images held back from training "
-            f"({len(self.chosen.errors)} of {self.folds} folds{self._part()}, {self._epochs()} epochs of "
-            f"{self.recipe.network})"
-        )
-        rest = [trial for trial in self.trials if trial.label != self.chosen.label and not trial.diverged]
-        if not rest:
-            return words + "."
-        second = rest[0]
-        if second.error < self.chosen.error:
-            return f"{words}; {second.label} had {second.error:.1f}%, which is level with it but trains less hard."
-        return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
-
-    def _part(self) -> str:
-        return f" of {self.images} of {self.all_images} images" if self.images < self.all_images else ""
-
-    def _epochs(self) -> str:
-        """Later rounds may have had fewer."""
-        least = min((each.epochs for each in self.rounds), default=self.recipe.epochs)
-        return str(least) if least == self.recipe.epochs else f"{least} to {self.recipe.epochs}"
-
-    def _sureness(self, label: str) -> str:
-        found = self.against(label)
-        if found is None or found.n < 2:
-            return ", from one fold alone: a guess"
-        if found.significant:
-            return f", clearly behind (p {found.p:.3f})"
-        return ", which is within the noise between folds"
-
-    def policy(self, found: Policy) -> Policy:
-        """The winner, with the whole story: of the search and of the race."""
-        provenance = {**found.provenance, "calibration": self.provenance()}
-        name = found.name if self.chosen.policy.sub_policies == found.sub_policies else self.chosen.label
-        return replace(self.chosen.policy, name=name, provenance=provenance)
-
-    def words(self) -> str:
-        """The table and the sentence."""
-        width = max(len(trial.label) for trial in self.trials)
-        lines = [
-            f"  {trial.label:{width}}  {trial.error:5.1f}% errors, {len(trial.errors)} of {self.folds} folds"
-            + (f" ({trial.diverged})" if trial.diverged else "")
-            for trial in self.trials
-        ]
-        return "\n".join([*lines, self.sentence()])
-
-    def provenance(self) -> dict[str, Any]:
-        """For the artifact: the whole table."""
-        return {
-            "chosen": self.chosen.label,
-            "sentence": self.sentence(),
-            "network": self.recipe.network,
-            "epochs": self.recipe.epochs,
-            "images": self.images,
-            "all_images": self.all_images,
-            "folds": self.folds,
-            "rounds": [{"runs": each.runs, "epochs": each.epochs} for each in self.rounds],
-            "seconds": round(self.seconds, 1),
-            "table": [
-                {
-                    "candidate": trial.label,
-                    "hash": trial.policy.hash,
-                    "errors": [round(error, 3) for error in trial.errors],
-                    "training_loss": None if trial.loss is None else round(trial.loss, 4),
-                    **({"diverged": trial.diverged} if trial.diverged else {}),
-                }
-                for trial in self.trials
-            ],
-        }
-
-
-def usual_candidates(
-    start: Policy, found: Policy, halfway: Policy | None, ops: Sequence[str] | None
-) -> list[Candidate]:
-    """The found policy at several strengths among what people use without a search.
-
-    The most telling first: a small budget drops the last. With a choice of operations only policies of those take part.
-    """
-    uniform = named("uniform", ops=ops)
-    published = [] if ops is not None else ["randaugment(2,14)", "trivialaugment-wide"]
-    return [
-        Candidate("none", named("none")),
-        Candidate("found", found),
-        *(Candidate(name, named(name)) for name in published),
-        Candidate("uniform", uniform),
-        Candidate("start", start),
-        Candidate("uniform, 2 passes", uniform.with_strength(2)),
-        Candidate("found, 2 passes", found.with_strength(2)),
-        Candidate("uniform, half as often", uniform.with_strength(probability=0.5)),
-        *([] if halfway is None else [Candidate("found halfway", halfway)]),
-        Candidate("found, 3 passes", found.with_strength(3)),
-    ]
+__all__ = ["Calibration", "Candidate", "Trial", "calibrate", "race_recipe", "usual_candidates"]
 
 
 def calibrate(
@@ -220,8 +69,8 @@ def calibrate(
 ) -> Calibration:
     """Race the candidates and name the winner. `recipe.epochs` is the most that a run may take.
 
-    `jobs` runs go side by side: by default as many as there are cores on a CPU, twelve on a GPU. With a `folder` a race
-    that was stopped goes on as it was planned, with what was finished; of `minutes` what it took before is gone.
+    `jobs` runs go side by side: by default as many as there are cores on a CPU, eighteen on a GPU. With a `folder` a
+    race that was stopped goes on as it was planned, with what was finished; of `minutes` what it took before is gone.
     """
     if not minutes > 0:
         raise ConfigError(f"the minutes of calibration must be positive, got {minutes}")
@@ -259,7 +108,7 @@ def calibrate(
         # not compiled, as it was measured: that would take the time of a whole round
         train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers, fuse=False)
         trials = _race(arenas, candidates, recipe, plan, 60 * minutes, train, say)
-    chosen = _choose(trials)
+    chosen = choose(trials)
     rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.error))
     return Calibration(
         chosen=chosen,
@@ -273,12 +122,15 @@ def calibrate(
     )
 
 
-def race_recipe(data: ImageSet, device: str) -> TrainRecipe:
-    """Of a network that is trained for many epochs within the time of a race."""
-    if find_device(device).type == "cpu":
-        return choose_recipe(data, device, "small")
-    recipe = choose_recipe(data, device, _QUICK_NETWORK if min(data.size) <= _QUICK_SIDE else "small")
-    return replace(recipe, epochs=max(recipe.epochs, _GPU_EPOCHS))
+def race_recipe(data: ImageSet, device: str, network: str | None = None, epochs: int | None = None) -> TrainRecipe:
+    """That of the training which is to come, where `network` and `epochs` say so.
+
+    Otherwise of a network that is trained for many epochs within the time of a race.
+    """
+    on_cpu = find_device(device).type == "cpu"
+    quick = "small" if on_cpu or min(data.size) > _QUICK_SIDE else _QUICK_NETWORK
+    recipe = choose_recipe(data, device, network or quick)
+    return replace(recipe, epochs=epochs or (recipe.epochs if on_cpu else max(recipe.epochs, _GPU_EPOCHS)))
 
 
 def _raceable(data: ImageSet, say: Say) -> ImageSet:
@@ -405,7 +257,11 @@ def _race(
     train: Callable[[Arena, list[Cell]], bool],
     say: Say,
 ) -> list[Trial]:
-    trials = [Trial(each.label, each.policy, (), ()) for each in candidates if each.label in plan.candidates]
+    trials = [
+        Trial(each.label, each.policy, (), (), expected=each.expected)
+        for each in candidates
+        if each.label in plan.candidates
+    ]
     alive = trials
     for number, (arena, seed) in enumerate(zip(arenas, plan.seeds, strict=True)):
         if number == len(plan.rounds):
@@ -423,7 +279,7 @@ def _race(
         trials = [done.get(trial.label, trial) for trial in trials]
         if all(trial.diverged for trial in measured):
             break
-        alive = _better_half(measured)
+        alive = better_half(measured, _half(len(measured)))
     if all(trial.diverged for trial in trials):
         raise RunError(
             f"every training of the calibration diverged ({trials[0].label}: {trials[0].diverged}); use --no-calibrate"
@@ -452,13 +308,6 @@ def _one_round(
     return (time.monotonic() - began) * len(cells) / missing
 
 
-def _better_half(measured: list[Trial]) -> list[Trial]:
-    """Those who go on, the best first: not who diverged, and `none` in any case."""
-    ranked = sorted(measured, key=lambda trial: trial.error)
-    best = [trial for trial in ranked if not trial.diverged][: _half(len(ranked))]
-    return best + [trial for trial in measured if trial.label == "none" and trial not in best]
-
-
 def _epochs_left(rounds: Sequence[int], least: int, most: int, seconds: float, cost: float) -> int | None:
     """Epochs of the next rounds, by what the last one cost: rather fewer than fewer rounds, but not below `least`."""
     for kept in range(len(rounds), 0, -1):
@@ -477,29 +326,3 @@ def _measured(arena: Arena, trial: Trial, cell: Cell) -> Trial:
         return replace(trial, errors=(*trial.errors, guessing), images=images, diverged=why)
     errors, losses = (*trial.errors, record["error"]), (*trial.losses, record["train_loss"])
     return replace(trial, errors=errors, losses=losses, images=images)
-
-
-def _choose(trials: Sequence[Trial]) -> Trial:
-    """The lowest error of those that came furthest.
-
-    Of those level with it (within half of the noise), and below `none`, the one that trains hardest: the real training
-    is longer than these, and longer trainings want more augmentation. Who diverged loses.
-    """
-    sound = [trial for trial in trials if not trial.diverged]
-    furthest = max(len(trial.errors) for trial in sound)
-    finalists = sorted((t for t in sound if len(t.errors) == furthest), key=lambda t: (t.error, t.label != "none"))
-    best = finalists[0]
-    if best.label == "none":
-        return best
-    plain = min((trial.error for trial in finalists if trial.label == "none"), default=math.inf)
-    level = best.error + max(best.noise, _training_noise(finalists)) / 2
-    return max((t for t in finalists if t.error <= level and t.error < plain), key=lambda trial: trial.loss or 0.0)
-
-
-def _training_noise(trials: Sequence[Trial]) -> float:
-    """One standard error of a difference, by how differently candidates do from fold to fold, each with its own seed.
-
-    Where many images are held back, trainings differ by more than the choice of the images explains.
-    """
-    spread = leftover([trial.errors for trial in trials])
-    return 0.0 if spread is None else spread * math.sqrt(2 / len(trials[0].errors))

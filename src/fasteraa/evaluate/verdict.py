@@ -1,0 +1,188 @@
+"""Who won a race, and how sure that is.
+
+A race of few images says little: two policies that are a point apart are told from each other by thousands of held-back
+images, not by hundreds. So an error is weighed against what was expected before: the noisier the measurement, the more
+the expectation counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from fasteraa.evaluate.candidates import Expected
+from fasteraa.evaluate.plan import Round
+from fasteraa.evaluate.recipe import TrainRecipe
+from fasteraa.evaluate.statistics import Estimate, leftover, paired
+from fasteraa.policy.artifact import Policy
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate and how it did: an error in % for each fold it was raced on."""
+
+    label: str
+    policy: Policy
+    errors: tuple[float, ...]
+    losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
+    images: int = 0  # held back in all of its folds
+    expected: Expected | None = None
+    diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
+
+    @property
+    def noise(self) -> float:
+        """One standard error of its error, which is also about that of a difference to another on the same images.
+
+        It knows that other images could have been held back, not that another seed would have trained otherwise.
+        """
+        share = min(max(self.error / 100, 1 / max(self.images, 2)), 1 - 1 / max(self.images, 2))
+        return 100 * math.sqrt(share * (1 - share) / max(self.images, 1))
+
+    @property
+    def error(self) -> float:
+        return sum(self.errors) / len(self.errors)
+
+    @property
+    def loss(self) -> float | None:
+        """None if all of its trainings diverged."""
+        return sum(self.losses) / len(self.losses) if self.losses else None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    chosen: Trial
+    trials: tuple[Trial, ...]  # the winner first, then by folds survived and error
+    folds: int
+    recipe: TrainRecipe
+    seconds: float
+    images: int = 0  # that took part
+    all_images: int = 0  # that there were
+    rounds: tuple[Round, ...] = ()
+
+    def against(self, label: str) -> Estimate | None:
+        """The winner's error minus that of another, fold by fold, where both were raced."""
+        other = next((trial for trial in self.trials if trial.label == label), None)
+        if other is None or other.label == self.chosen.label:
+            return None
+        shared = min(len(self.chosen.errors), len(other.errors))
+        return paired(self.chosen.errors[:shared], other.errors[:shared], overlap=1 / (self.folds - 1))
+
+    def sentence(self) -> str:
+        """What was chosen, and how sure that is."""
+        words = (
+            f"Chosen: {self.chosen.label}, with {self.chosen.error:.1f}% errors on images held back from training "
+            f"({len(self.chosen.errors)} of {self.folds} folds{self._part()}, {self._epochs()} epochs of "
+            f"{self.recipe.network})"
+        )
+        rest = [trial for trial in self.trials if trial.label != self.chosen.label and not trial.diverged]
+        if not rest:
+            return words + "."
+        second = rest[0]
+        if second.error < self.chosen.error:
+            return (
+                f"{words}; {second.label} had {second.error:.1f}%, but so few images do not outweigh what was measured "
+                "on other data."
+            )
+        return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
+
+    def _part(self) -> str:
+        return f" of {self.images} of {self.all_images} images" if self.images < self.all_images else ""
+
+    def _epochs(self) -> str:
+        """Later rounds may have had fewer."""
+        least = min((each.epochs for each in self.rounds), default=self.recipe.epochs)
+        return str(least) if least == self.recipe.epochs else f"{least} to {self.recipe.epochs}"
+
+    def _sureness(self, label: str) -> str:
+        found = self.against(label)
+        if found is None or found.n < 2:
+            return ", from one fold alone: a guess"
+        if found.significant:
+            return f", clearly behind (p {found.p:.3f})"
+        return ", which is within the noise between folds"
+
+    def policy(self, found: Policy) -> Policy:
+        """The winner, with the whole story: of the search and of the race."""
+        provenance = {**found.provenance, "calibration": self.provenance()}
+        name = found.name if self.chosen.policy.sub_policies == found.sub_policies else self.chosen.label
+        return replace(self.chosen.policy, name=name, provenance=provenance)
+
+    def words(self) -> str:
+        """The table and the sentence."""
+        width = max(len(trial.label) for trial in self.trials)
+        lines = [
+            f"  {trial.label:{width}}  {trial.error:5.1f}% errors, {len(trial.errors)} of {self.folds} folds"
+            + (f" ({trial.diverged})" if trial.diverged else "")
+            for trial in self.trials
+        ]
+        return "\n".join([*lines, self.sentence()])
+
+    def provenance(self) -> dict[str, Any]:
+        """For the artifact: the whole table."""
+        return {
+            "chosen": self.chosen.label,
+            "sentence": self.sentence(),
+            "network": self.recipe.network,
+            "epochs": self.recipe.epochs,
+            "images": self.images,
+            "all_images": self.all_images,
+            "folds": self.folds,
+            "rounds": [{"runs": each.runs, "epochs": each.epochs} for each in self.rounds],
+            "seconds": round(self.seconds, 1),
+            "table": [
+                {
+                    "candidate": trial.label,
+                    "hash": trial.policy.hash,
+                    "errors": [round(error, 3) for error in trial.errors],
+                    "training_loss": None if trial.loss is None else round(trial.loss, 4),
+                    **({"expected": list(trial.expected)} if trial.expected else {}),
+                    **({"diverged": trial.diverged} if trial.diverged else {}),
+                }
+                for trial in self.trials
+            ],
+        }
+
+
+def estimates(trials: Sequence[Trial]) -> list[float]:
+    """The errors of trials on the same images, each moved towards what was expected as far as its noise allows."""
+    level = median([trial.error / trial.expected.error for trial in trials if trial.expected] or [0.0])
+    noise = _training_noise(trials)
+    return [_weighed(trial, level, max(trial.noise, noise)) for trial in trials]
+
+
+def _weighed(trial: Trial, level: float, noise: float) -> float:
+    if trial.expected is None:
+        return trial.error
+    spread = level * trial.expected.spread
+    share = spread**2 / (spread**2 + noise**2)
+    return share * trial.error + (1 - share) * level * trial.expected.error
+
+
+def _training_noise(trials: Sequence[Trial]) -> float:
+    """One standard error of a difference, by how differently candidates do from fold to fold, each with its own seed.
+
+    Where many images are held back, trainings differ by more than the choice of the images explains.
+    """
+    spread = leftover([trial.errors for trial in trials])
+    return 0.0 if spread is None else spread * math.sqrt(2 / len(trials[0].errors))
+
+
+def better_half(measured: list[Trial], count: int) -> list[Trial]:
+    """The `count` who go on, the best first: not who diverged, and `none` in any case."""
+    best = _ranked([trial for trial in measured if not trial.diverged])[:count]
+    return best + [trial for trial in measured if trial.label == "none" and trial not in best]
+
+
+def choose(trials: Sequence[Trial]) -> Trial:
+    """The lowest estimate of those that came furthest; `none` if it is as low. Who diverged loses."""
+    sound = [trial for trial in trials if not trial.diverged]
+    furthest = max(len(trial.errors) for trial in sound)
+    return _ranked([trial for trial in sound if len(trial.errors) == furthest])[0]
+
+
+def _ranked(trials: Sequence[Trial]) -> list[Trial]:
+    pairs = zip(estimates(trials), trials, strict=True)
+    return [trial for _, trial in sorted(pairs, key=lambda pair: (pair[0], pair[1].label != "none"))]
