@@ -338,11 +338,22 @@ def test_a_gpu_races_a_quick_network(monkeypatch):
     assert module.race_recipe(data, "cpu").network == "small"
     monkeypatch.setattr(module, "find_device", lambda name: torch.device("cuda"))
     assert module.race_recipe(data, "cpu").network == "wrn-16-2"
-    assert module.race_recipe(data, "cpu").epochs == 200
     monkeypatch.setattr(module, "_QUICK_SIDE", min(data.size) - 1)
-    large = module.race_recipe(data, "cpu")
-    assert (large.network, large.epochs) == ("small", 240)  # few images: more than 200
-    assert module.race_recipe(brightness_classes(1000), "cpu").epochs == 200
+    assert module.race_recipe(data, "cpu").network == "small"
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "epochs"), [(4000, 128, 200), (2000, 128, 200), (1999, 64, 200), (300, 64, 400), (60, 64, 1200)]
+)
+def test_few_images_are_seen_more_often(monkeypatch, images, batch, epochs):
+    """300 images: 200 of them are trained on, three batches of 64, so 400 epochs are 1,200 steps."""
+    recipe = module._long_enough(TrainRecipe(network="wrn-16-2", epochs=100), images)
+    assert (recipe.batch_size, recipe.epochs, recipe.learning_rate) == (batch, epochs, 0.1 * batch / 128)
+
+
+def test_a_race_may_be_like_the_training_to_come():
+    recipe = module.race_recipe(brightness_classes(40), "cpu", "wrn-10-1", 7)
+    assert (recipe.network, recipe.epochs) == ("wrn-10-1", 7)
 
 
 def test_a_small_class_does_not_keep_a_large_set_from_being_cut(monkeypatch, tmp_path):

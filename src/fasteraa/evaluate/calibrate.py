@@ -47,6 +47,8 @@ _LEAST_CANDIDATES = 6  # not fewer than these: none, two published, uniform, fou
 _LEAST_IMAGES = 1_000  # not fewer than these
 _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
+_GPU_STEPS = 1_200  # the same
+_FEW_IMAGES = 2_000  # below which batches are half as large
 _QUICK_SIDE = 128  # up to which it is quick; above, the network for CPUs takes its place
 _MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
 _MEASURED_S = 0.5  # that measuring takes, at least
@@ -130,7 +132,18 @@ def race_recipe(data: ImageSet, device: str, network: str | None = None, epochs:
     on_cpu = find_device(device).type == "cpu"
     quick = "small" if on_cpu or min(data.size) > _QUICK_SIDE else _QUICK_NETWORK
     recipe = choose_recipe(data, device, network or quick)
-    return replace(recipe, epochs=epochs or (recipe.epochs if on_cpu else max(recipe.epochs, _GPU_EPOCHS)))
+    if not on_cpu:
+        recipe = _long_enough(recipe, len(data))
+    return replace(recipe, epochs=epochs or recipe.epochs)
+
+
+def _long_enough(recipe: TrainRecipe, images: int) -> TrainRecipe:
+    """Few images make few steps of an epoch: smaller batches, then more epochs."""
+    if images < _FEW_IMAGES:
+        half = recipe.batch_size // 2
+        recipe = replace(recipe, batch_size=half, learning_rate=recipe.learning_rate / 2)
+    steps = max(images * (FOLDS - 1) // FOLDS // recipe.batch_size, 1)
+    return replace(recipe, epochs=max(recipe.epochs, _GPU_EPOCHS, math.ceil(_GPU_STEPS / steps)))
 
 
 def _raceable(data: ImageSet, say: Say) -> ImageSet:

@@ -17,7 +17,7 @@ OTHERS = {"diverse": "floor on diversity", "hard": "hard within a distance", "bi
 _SETS = {
     "reduced-cifar10": ("cifar/wrn-28-10", "autoaugment-cifar10"),
     "reduced-cifar100": ("cifar/wrn-40-2", "autoaugment-cifar10"),
-    "reduced-svhn": ("svhn/wrn-40-2", "autoaugment-svhn"),
+    "reduced-svhn": ("svhn-1000/wrn-40-2", "autoaugment-svhn"),
     "fashion-300": ("fashion-300/wrn-16-2", None),
     "fashion-1000": ("fashion-1000/wrn-16-2", None),
     "fashion-4000": ("fashion-4000/wrn-16-2", None),
