@@ -68,12 +68,13 @@ def run(setting: Setting, steps: int = 25, rounds: int = 3, scaling: bool = True
     """
     config = setting.config
     base = replace(config, fast=True)
+    alone = replace(base, objective="paper")  # a floor would move the policy
     side_by_side: dict[str, tuple[SearchConfig, bool]] = {
         PLAIN: (replace(config, fast=False, kernels=False, chunk_size=8), True),
         TORCH: (replace(base, kernels=False), True),
         FAST: (base, True),
-        CRITIC: (base, False),
-        CRITIC_TORCH: (replace(base, kernels=False), False),
+        CRITIC: (alone, False),
+        CRITIC_TORCH: (replace(alone, kernels=False), False),
     }
     if not (base.kernels and works_on(find_device(setting.device))):
         del side_by_side[TORCH], side_by_side[CRITIC_TORCH]
