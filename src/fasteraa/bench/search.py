@@ -63,7 +63,8 @@ class Timing:
 def run(setting: Setting, steps: int = 25, rounds: int = 3, scaling: bool = True) -> list[Timing]:
     """Contenders side by side; then the fast step with more sub-policies, stages and images.
 
-    On a GPU the fast step has the soft policy, and what is not a convolution of the critic, in Triton's kernels, unless
+    The objective is the config's, so by default there is the floor of `diverse`, except where the critic is alone. On a
+    GPU the fast step has the soft policy, and what is not a convolution of the critic, in Triton's kernels, unless
     the config says otherwise; rows of their own show it in plain torch.
     """
     config = setting.config
