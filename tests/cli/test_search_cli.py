@@ -197,3 +197,6 @@ def test_the_papers_recipes():
     imagenet = effective_config({}, None, "imagenet")
     assert (imagenet.subset, imagenet.classes, imagenet.size) == (6000, 120, 224)
     assert effective_config({"subset": 50}, None, "cifar10").subset == 50
+    assert imagenet.objective == "paper"
+    assert effective_config({"set_": ["objective=diverse"]}, None, "cifar10").objective == "diverse"
+    assert effective_config({}, None, None).objective == "diverse"

@@ -5,6 +5,7 @@ import pytest
 from fasteraa.errors import ConfigError
 from fasteraa.policy.named import named
 from fasteraa.reproduce.declare import DATA, OURS, Search, find_recipe
+from fasteraa.reproduce.quality import CALIBRATED
 from fasteraa.reproduce.tables import TABLES, find_table
 from fasteraa.search.config import make_config
 
@@ -73,6 +74,8 @@ def test_searches_are_the_papers():
         config = make_config(dict(search.settings))
         assert (config.sub_policies, config.operation_count, config.epochs) == (10, 2, 20)
         assert config.backbone == ("resnet-50" if name == "imagenet" else "wrn-40-2")
+    searches = [line.policy for name, table in TABLES.items() if name != "quality" for line in table.lines]
+    assert {make_config(dict(s.settings)).objective for s in searches if isinstance(s, Search)} == {"paper"}
     counts = [make_config(dict(line.policy.settings)).sub_policies for line in TABLES["sub-policies"].lines]
     assert counts == [1, 2, 5, 10, 20, 50, 80]
     depths = [make_config(dict(line.policy.settings)).operation_count for line in TABLES["operation-count"].lines]
@@ -81,3 +84,12 @@ def test_searches_are_the_papers():
     assert (sampled.images, sampled.keep, sampled.settings["sub_policies"]) == (None, 10, 80)
     assert DATA["svhn"].split == "train+extra"
     assert DATA["reduced-cifar10"].subset == 4000
+
+
+def test_objectives_of_our_own_table():
+    """The paper's and ours; the search before a race is that of the defaults."""
+    found = {}
+    for line in TABLES["quality"].lines:
+        if isinstance(line.policy, Search):
+            found.setdefault(line.label, set()).add(make_config(dict(line.policy.settings)).objective)
+    assert found == {OURS: {"paper"}, f"{OURS}, floor on diversity": {"diverse"}, CALIBRATED: {"diverse"}}

@@ -7,12 +7,13 @@ from fasteraa.ops import Span
 from fasteraa.search.config import FIELDS, SearchConfig, make_config, read_config, settled, to_settings, to_toml
 
 
-def test_the_papers_settings_are_the_defaults():
+def test_the_papers_settings_are_the_defaults_where_ours_are_not():
     config = settled(SearchConfig(), 4_000)
     assert (config.epochs, config.batch_size, config.sub_policies, config.operation_count) == (20, 128, 10, 2)
     assert (config.learning_rate, config.beta1, config.beta2) == (1e-3, 0.0, 0.999)
     assert (config.penalty, config.class_weight) == (10.0, 0.1)
     assert config.choice_temperature == config.gate_temperature == 0.05
+    assert config.objective == "diverse"  # ours
     assert all(each.metadata["about"] for each in FIELDS.values())
 
 

@@ -35,8 +35,8 @@ def parts(device="cpu", net="wrn-10-1", ops=None, norm="none"):
     return critic.to(device), SoftPolicy(4, 2, ops).to(device), normalise
 
 
-def written_out(critic, policy, normalise, config, goal=None):
-    return WrittenOut(critic, policy, normalise, config, write_layers(critic.backbone), goal)
+def written_out(critic, policy, normalise, config):
+    return WrittenOut(critic, policy, normalise, config, write_layers(critic.backbone))
 
 
 def batches(count, device="cpu", size=24):
@@ -80,11 +80,11 @@ def test_written_out_takes_penalty_and_class_weight_from_the_config():
             assert near(got, gradient)
 
 
-def by_kernels(critic, policy, normalise, config, goal=None):
+def by_kernels(critic, policy, normalise, config):
     """Written out, what is not a convolution by kernels; on the CPU in Triton's interpreter."""
     from fasteraa.nets.kernels import Fused
 
-    step = written_out(critic, policy, normalise, config, goal)
+    step = written_out(critic, policy, normalise, config)
     step.by = Fused()
     return step
 

@@ -330,6 +330,7 @@ def find(seed, **settings):
         flip=False,
         crop=0.0,
         learning_rate=3e-3,
+        objective="paper",
         **settings,
     )
     return fasteraa.search(fields(), config, device="cpu")

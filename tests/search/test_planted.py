@@ -26,19 +26,25 @@ def kept(result, op):
     return mass(result.policy).get(op, 0.0) / mass(result.start)[op]
 
 
-def harmful_goes_harmless_stays():
+# with the floor something must take the place of what goes: seeds 0 to 4 left 0.09, 0.10, 0.42, 0.09, 0.27 of invert
+OBJECTIVES = pytest.mark.parametrize(("objective", "left"), [("paper", 0.3), ("diverse", 0.6)])
+
+
+def harmful_goes_harmless_stays(objective, left):
     """Bars are closed under flips and never black on white: invert must go, flip must stay. One class: only the critic
     can tell."""
     data, ops = bars(), ("flip", "invert", "translate_x", "rotate")
-    results = (find(data, seed, ops=ops, epochs=20) for seed in SEEDS)
-    return all(kept(result, "invert") < 0.3 and kept(result, "flip") > 0.7 for result in results)
+    results = (find(data, seed, ops=ops, epochs=20, objective=objective) for seed in SEEDS)
+    return all(kept(result, "invert") < left and kept(result, "flip") > 0.7 for result in results)
 
 
-def test_harmful_goes_and_harmless_stays():
-    assert harmful_goes_harmless_stays()
+@OBJECTIVES
+def test_harmful_goes_and_harmless_stays(objective, left):
+    assert harmful_goes_harmless_stays(objective, left)
 
 
-def test_not_without_the_critics_gradient(monkeypatch):
+@OBJECTIVES
+def test_not_without_the_critics_gradient(monkeypatch, objective, left):
     whole = step_module.policy_loss
 
     def cut(judged, weight):
@@ -46,7 +52,7 @@ def test_not_without_the_critics_gradient(monkeypatch):
 
     for module in (step_module, fast_module):
         monkeypatch.setattr(module, "policy_loss", cut)
-    assert not harmful_goes_harmless_stays()
+    assert not harmful_goes_harmless_stays(objective, left)
 
 
 def bright(spread, count=512, side=16):
@@ -66,7 +72,7 @@ def test_brightness_stays_within_what_the_data_shows():
     """Brightness varies by 15 %, that is by a magnitude of 0.17; the search begins near 0.5."""
     data = bright(0.15)
     for seed in SEEDS[:2]:
-        result = find(data, seed, ops=("brightness",), epochs=20, learning_rate=2e-3)
+        result = find(data, seed, ops=("brightness",), epochs=20, learning_rate=2e-3, objective="paper")
         applied = [choice for choice in result.policy.choices() if choice.probability > 0.1]
         before = [choice.magnitude for choice in result.start.choices() if choice.probability > 0.1]
         strength = sum(c.magnitude * c.probability for c in applied) / sum(c.probability for c in applied)

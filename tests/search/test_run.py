@@ -72,14 +72,17 @@ def test_the_result_and_the_folder(tiny, quick, tmp_path):
     assert left == {"config.toml", "metrics.jsonl", "checkpoint.pt", "policy.json", "start.json"}
 
 
-def test_a_checkpoint_from_before_there_were_goals(tiny, quick, tmp_path):
+def test_a_run_with_what_is_gone_can_go_on(tiny, quick, tmp_path):
+    """0.1.0 kept the floor in checkpoints, and had one more setting."""
     search(tiny, replace(quick, epochs=2), out=tmp_path / "run")
     file = tmp_path / "run" / "checkpoint.pt"
-    state = torch.load(file, weights_only=True)
-    del state["goal"]
-    torch.save(state, file)
+    floor = {"start_dose": torch.tensor(0.2), "start_spread": torch.tensor(1.0)}
+    torch.save(torch.load(file, weights_only=True) | {"goal": {"state": floor, "optimiser": None}}, file)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("[search]", "[search]\nallowance = 1.0"))
     resumed = search(tiny, quick, out=tmp_path / "run", resume=True)
     assert resumed.policy.hash == search(tiny, quick).policy.hash
+    assert "allowance" not in config.read_text()
 
 
 @pytest.mark.parametrize("steps", [1, 4, 6, 11])

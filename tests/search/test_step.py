@@ -44,7 +44,8 @@ def test_learning_rate_and_betas_are_the_configs():
 
 def test_the_policy_follows_the_critic():
     """A critic that likes bright images makes the policy invert dark ones."""
-    step = make(SearchConfig(flip=False, crop=0.0, learning_rate=0.02, class_weight=0.0), ["invert"])
+    config = SearchConfig(flip=False, crop=0.0, learning_rate=0.02, class_weight=0.0, objective="paper")
+    step = make(config, ["invert"])
 
     class Bright(torch.nn.Module):
         def forward(self, x):

@@ -63,17 +63,19 @@ class Timing:
 def run(setting: Setting, steps: int = 25, rounds: int = 3, scaling: bool = True) -> list[Timing]:
     """Contenders side by side; then the fast step with more sub-policies, stages and images.
 
-    On a GPU the fast step has the soft policy, and what is not a convolution of the critic, in Triton's kernels, unless
+    The objective is the config's, so by default there is the floor of `diverse`, except where the critic is alone. On a
+    GPU the fast step has the soft policy, and what is not a convolution of the critic, in Triton's kernels, unless
     the config says otherwise; rows of their own show it in plain torch.
     """
     config = setting.config
     base = replace(config, fast=True)
+    alone = replace(base, objective="paper")  # a floor would move the policy
     side_by_side: dict[str, tuple[SearchConfig, bool]] = {
         PLAIN: (replace(config, fast=False, kernels=False, chunk_size=8), True),
         TORCH: (replace(base, kernels=False), True),
         FAST: (base, True),
-        CRITIC: (base, False),
-        CRITIC_TORCH: (replace(base, kernels=False), False),
+        CRITIC: (alone, False),
+        CRITIC_TORCH: (replace(alone, kernels=False), False),
     }
     if not (base.kernels and works_on(find_device(setting.device))):
         del side_by_side[TORCH], side_by_side[CRITIC_TORCH]

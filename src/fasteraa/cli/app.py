@@ -69,7 +69,9 @@ SourceArgument = Annotated[
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="Where named sets lie (default: $FASTERAA_DATA_ROOT, ./data).")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings from a TOML file; flags override them.")]
-Recipe = Annotated[bool, typer.Option(help="The paper's number of images for cifar10, cifar100, svhn or imagenet.")]
+Recipe = Annotated[
+    bool, typer.Option(help="The paper's objective and its number of images, for cifar10, cifar100, svhn or imagenet.")
+]
 # the settings that have a flag; the others are set in a TOML file or with --set
 Seed = Annotated[int | None, typer.Option(help=about("seed"), show_default="0")]
 Epochs = Annotated[int | None, typer.Option(help=about("epochs"))]

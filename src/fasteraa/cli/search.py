@@ -40,7 +40,7 @@ def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str 
         from fasteraa.data import recipe_for
 
         found = recipe_for(recipe)
-        settings |= {"subset": found.subset, "size": found.size}
+        settings |= {"objective": "paper", "subset": found.subset, "size": found.size}
         settings |= {} if found.classes is None else {"classes": found.classes}
     if config is not None:
         settings |= read_config(config)

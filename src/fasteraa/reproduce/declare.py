@@ -16,7 +16,7 @@ from fasteraa.evaluate.recipe import PAPER, TrainRecipe
 from fasteraa.search.config import PAPER_EPOCHS
 
 OURS = "Faster AA"
-FULL: Mapping[str, Any] = MappingProxyType({"backbone": "wrn-40-2", "epochs": PAPER_EPOCHS})
+FULL: Mapping[str, Any] = MappingProxyType({"objective": "paper", "backbone": "wrn-40-2", "epochs": PAPER_EPOCHS})
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def search_on(source: str, **settings: Any) -> Search:
         images=found.subset,
         classes=found.classes,
         size=size,
-        settings=MappingProxyType({"backbone": backbone, "epochs": PAPER_EPOCHS, **settings}),
+        settings=MappingProxyType({**FULL, "backbone": backbone, **settings}),
     )
 
 

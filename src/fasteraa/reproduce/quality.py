@@ -11,7 +11,6 @@ from fasteraa.reproduce.declare import DATA, OURS, Line, Search, Table
 
 CALIBRATED = "calibrated search"
 MINUTES = 1.5  # of calibration
-OTHERS = {"diverse": "floor on diversity", "hard": "hard within a distance", "bilevel": "one-step bilevel"}
 
 # data set -> (recipe, AutoAugment's policy for it)
 _SETS = {
@@ -27,13 +26,11 @@ _SETS = {
 _PAPER = {("reduced-cifar10", "none"): 24.3, ("reduced-cifar10", "cutout"): 22.5, ("reduced-cifar10", OURS): 14.8}
 
 
-def _searched(data: str, objective: str = "paper", calibrate: float = 0.0) -> Search:
+def _searched(data: str, calibrate: float = 0.0, **settings: Any) -> Search:
     known = DATA[data]
-    settings: dict[str, Any] = {"backbone": "wrn-40-2"}
+    settings |= {"backbone": "wrn-40-2"}
     if (known.subset or 0) <= 1_000:
         settings |= {"batch_size": 64}  # few images
-    if objective != "paper":
-        settings |= {"objective": objective}
     return Search(source=known.source, images=known.subset, size=known.size, settings=settings, calibrate=calibrate)
 
 
@@ -45,9 +42,9 @@ def _lines(data: str, recipe: str, autoaugment: str | None) -> list[Line]:
         "TrivialAugment (wide)": "trivialaugment-wide",
         "uniform": "uniform",
         "random": "random",
-        OURS: _searched(data),
+        OURS: _searched(data, objective="paper"),
+        f"{OURS}, floor on diversity": _searched(data, objective="diverse"),
         CALIBRATED: _searched(data, calibrate=MINUTES),
-        **{f"{OURS}, {label}": _searched(data, objective) for objective, label in OTHERS.items()},
     }
     if autoaugment is not None:
         policies["AutoAugment"] = autoaugment

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 _EPS = 1e-8
 _AVERAGES = ("exp_avg", "exp_avg_sq")
@@ -75,6 +74,3 @@ class Adam:
 def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
     """Laid out in memory as the parameter: the fused kernel takes for granted that they are alike."""
     return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
-
-
-AnyOptimiser = Optimizer | Adam

@@ -1,4 +1,8 @@
-"""The settings of a search. Every default is the paper's; a TOML file and the command line override them by name."""
+"""The settings of a search; a TOML file and the command line override them by name.
+
+The defaults are the paper's, but for `objective` ("paper" is its own), `chunk_size` (8, on ImageNet 16), `critic_norm`
+("batch"), and `epochs` where images are few. docs/how-it-works.md says why.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +53,8 @@ class SearchConfig:
     deterministic: bool = _setting(
         True, "On a GPU: convolutions that repeat themselves, so that with kernels the whole search does."
     )
-    objective: str = _setting("paper", "What the policy is after: paper, diverse, hard or bilevel (docs/search.md).")
+    objective: str = _setting("diverse", "What the policy is after: diverse, or paper (docs/search.md).")
     floor: float = _setting(1.0, "diverse: the share of the start's dose and spread that must be kept.")
-    allowance: float = _setting(1.0, "hard: the critic distance that is allowed, in those of the start.")
     kernels: bool = _setting(
         True, "On a GPU: Triton kernels, for the soft policy and the fast critic; switch it off for plain torch."
     )
@@ -97,11 +100,12 @@ class SearchConfig:
 PAPER_EPOCHS, LEAST_STEPS = 20, 300  # with fewer steps the critic is too crude to follow
 NORMS = ("none", "batch")
 PRECISIONS = ("auto", "bf16", "tf32", "float32")
-OBJECTIVES = ("paper", "diverse", "hard", "bilevel")
+OBJECTIVES = ("paper", "diverse")
+_GONE = ("allowance",)  # settings that the files of old runs still have
 _AT_LEAST = {
     "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1,
     "operation_count": 1,
-    "chunk_size": 1, "penalty": 0, "class_weight": 0, "floor": 0, "allowance": 0,
+    "chunk_size": 1, "penalty": 0, "class_weight": 0, "floor": 0,
 }  # fmt: skip
 _POSITIVE = ("choice_temperature", "gate_temperature", "learning_rate")
 _SHARES = ("beta1", "beta2", "crop", "broken_budget")
@@ -135,11 +139,12 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict) or beside:
         wrong = f"{beside[0]!r} beside it" if beside else f"search = {settings!r}"
         raise ConfigError(f"{str(path)!r} must hold the settings at the top level or all in [search], got {wrong}")
+    settings = {name: value for name, value in settings.items() if name not in _GONE}
     try:
         make_config(settings)
     except FasterAAError as error:
         raise ConfigError(f"{str(path)!r}: {error}") from error
-    return dict(settings)
+    return settings
 
 
 def to_settings(config: SearchConfig) -> dict[str, Any]:

@@ -19,12 +19,10 @@ from fasteraa.nets import Critic, PixelCritic
 from fasteraa.nets.pointwise import pointwise_on
 from fasteraa.nets.tape import Layer, Tape, write_layers
 from fasteraa.policy.soft import SoftPolicy
-from fasteraa.search.adam import AnyOptimiser
-from fasteraa.search.bilevel import Bilevel
+from fasteraa.search.adam import Adam
 from fasteraa.search.config import SearchConfig
-from fasteraa.search.goal import Goal
 from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_tangent, policy_loss
-from fasteraa.search.step import BaseStep, MaskStep, Normalise, Step
+from fasteraa.search.step import MaskStep, Normalise, Step
 
 _TRIED = 2  # kernels for each convolution (an H200 starts a second sooner than with ten, and a step takes 1% longer)
 _WARM_UP = 3  # steps before the recording: libraries choose their kernels and allocate what they keep
@@ -35,15 +33,9 @@ class WrittenOut(Step):
     go through the critic in one batch."""
 
     def __init__(
-        self,
-        critic: Critic,
-        policy: SoftPolicy,
-        normalise: Normalise,
-        config: SearchConfig,
-        layers: list[Layer],
-        goal: Goal | None = None,
+        self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, layers: list[Layer]
     ):
-        super().__init__(critic, policy, normalise, config, goal)
+        super().__init__(critic, policy, normalise, config)
         self.layers = layers
         # without a graph there is nothing for autocast to do
         self.dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
@@ -94,10 +86,9 @@ class WrittenOut(Step):
         loss = policy_loss(Judged(*self._heads(features), labels), self.config.class_weight)
         backward(loss.total)
         assert features.grad is not None
-        gradient = self.goal.weigh(tape.backward(features.grad, keep=False).to(images))
-        further = self.goal.further(self.policy, augmented, labels)
+        gradient = tape.backward(features.grad, keep=False).to(images)
         along = (images * gradient).sum()  # whose gradient with respect to the images is that very one
-        backward(along if further is None else along + further)
+        backward(self._with_floor(along))
         self.policy_optimiser.step()
         self.policy.project_()
         return loss.classes
@@ -127,11 +118,10 @@ class Recorded:
     draw. The tensor that a call returns is overwritten by the next.
     """
 
-    def __init__(self, step: BaseStep):
+    def __init__(self, step: Step):
         self.step = step
         self.critic, self.policy = step.critic, step.policy
         self.critic_optimiser, self.policy_optimiser = step.critic_optimiser, step.policy_optimiser
-        self.goal, self.modules, self.optimisers = step.goal, step.modules, step.optimisers
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
@@ -166,9 +156,10 @@ class Recorded:
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Whatever happens inside, parameters, optimisers and the generator end as they began."""
-        held = [tensor for each in self.modules for tensor in (*each.parameters(), *each.buffers())]
+        modules, optimisers = (self.critic, self.policy), (self.critic_optimiser, self.policy_optimiser)
+        held = [tensor for each in modules for tensor in (*each.parameters(), *each.buffers())]
         before = [tensor.detach().clone() for tensor in held]
-        states = [_copied(optimiser) for optimiser in self.optimisers]
+        states = [_copied(optimiser) for optimiser in optimisers]
         drawn = self._generator.get_state()
         try:
             yield
@@ -176,38 +167,31 @@ class Recorded:
             with torch.no_grad():
                 for tensor, old in zip(held, before, strict=True):
                     tensor.copy_(old)
-                for optimiser, state in zip(self.optimisers, states, strict=True):
+                for optimiser, state in zip(optimisers, states, strict=True):
                     _put_back(optimiser, state)
             self._generator.set_state(drawn)
 
 
-AnyStep = BaseStep | Recorded
+AnyStep = Step | Recorded
 
 
-def make_step(
-    critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, goal: Goal | None = None
-) -> AnyStep:
+def make_step(critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig) -> AnyStep:
     """The plain step, or the fast one: the critic written out wherever the network allows it, on a GPU recorded.
 
     Masks always take the plain one: the layers that are written out end in pooled features, and a recording of it has
     not been tried.
     """
     if isinstance(critic, PixelCritic):
-        return MaskStep(critic, policy, normalise, config, goal)
+        return MaskStep(critic, policy, normalise, config)
     layers = write_layers(critic.backbone) if config.fast else None
     if layers is None:
-        step = Step(critic, policy, normalise, config, goal)
+        step = Step(critic, policy, normalise, config)
     else:
-        step = WrittenOut(critic, policy, normalise, config, layers, goal)
+        step = WrittenOut(critic, policy, normalise, config, layers)
     return Recorded(step) if config.fast and normalise.mean.is_cuda else step
 
 
-def make_bilevel(learner: nn.Module, policy: SoftPolicy, normalise: Normalise, config: SearchConfig) -> AnyStep:
-    step = Bilevel(learner, policy, normalise, config)
-    return Recorded(step) if config.fast and normalise.mean.is_cuda else step
-
-
-def load_optimiser(optimiser: AnyOptimiser, saved: dict[str, Any]) -> None:
+def load_optimiser(optimiser: Adam, saved: dict[str, Any]) -> None:
     """Averages from a checkpoint, laid out in memory as this optimiser's parameters are, with its own settings.
 
     So a run can go on with or without `fast`, and on another kind of device.
@@ -219,22 +203,10 @@ def load_optimiser(optimiser: AnyOptimiser, saved: dict[str, Any]) -> None:
                 state[name] = torch.empty_like(parameter).copy_(value)
 
 
-def goal_state(goal: Goal) -> dict[str, Any]:
-    """Tensors and plain values, for a checkpoint."""
-    optimiser = goal.optimiser
-    return {"state": goal.state_dict(), "optimiser": None if optimiser is None else optimiser.state_dict()}
-
-
-def load_goal(goal: Goal, saved: dict[str, Any]) -> None:
-    goal.load_state_dict(saved["state"])
-    if goal.optimiser is not None:
-        load_optimiser(goal.optimiser, saved["optimiser"])
-
-
 _State = list[dict[str, Tensor]]
 
 
-def _copied(optimiser: AnyOptimiser) -> _State:
+def _copied(optimiser: Adam) -> _State:
     return [
         {name: value.clone() for name, value in optimiser.state[parameter].items()}
         for group in optimiser.param_groups
@@ -242,7 +214,7 @@ def _copied(optimiser: AnyOptimiser) -> _State:
     ]
 
 
-def _put_back(optimiser: AnyOptimiser, states: _State) -> None:
+def _put_back(optimiser: Adam, states: _State) -> None:
     """In place, since the recording holds these very tensors; a state that was not there yet is one of zeros."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     for parameter, state in zip(parameters, states, strict=True):

@@ -79,7 +79,8 @@ class RunFolder:
         self._check_is_folder()
         if not self.config.exists():
             raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
-        old = vars(make_config(read_config(self.config)))
+        # a file from before there was a choice does not name the objective
+        old = vars(make_config({"objective": "paper", **read_config(self.config)}))
         for name, value in vars(config).items():
             if old[name] != value and name not in _MAY_CHANGE:
                 raise RunError(

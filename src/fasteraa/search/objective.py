@@ -9,6 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fasteraa.nets import Critic, frozen_statistics
+from fasteraa.policy.soft import SoftPolicy
+
+_HOLD = 100.0  # weight of what is below the floor: far above anything the critic says, so that the floor holds
 
 
 class Judged(NamedTuple):
@@ -44,6 +47,38 @@ def policy_loss(augmented: Judged, class_weight: float) -> Loss:
     """
     distance, classes = -augmented.scores.mean(), class_loss(augmented)
     return Loss(distance + class_weight * classes, distance, classes)
+
+
+class Amount(NamedTuple):
+    """How much a policy does, and over how many operations; scalars on the device."""
+
+    dose: Tensor  # done to an image in a stage: share x probability x magnitude
+    spread: Tensor  # the entropy of the dose over operations
+
+
+def amount(policy: SoftPolicy) -> Amount:
+    """The mean over stages; an operation without a magnitude counts as fully applied."""
+    # column by column: a mask made here would be sent to the device at every step, which cannot be recorded
+    columns = zip(policy.ops, policy.magnitude.unbind(-1), strict=True)
+    magnitude = torch.stack([torch.ones_like(m) if row.span is None else m for row, m in columns], -1)
+    each = (policy.shares * policy.probability * magnitude).mean((0, 1))
+    dose = each.sum()
+    part = (each / dose.clamp(min=1e-6)).clamp(min=1e-6)
+    return Amount(dose, -(part * part.log()).sum())
+
+
+def floor_loss(policy: SoftPolicy, floor: Amount) -> Tensor:
+    """`diverse` adds this to the paper's: neither dose nor spread may fall below the floor.
+
+    The critic then says which operations, not how much of them: the closest policy of all is to do nothing.
+    """
+    now = amount(policy)
+    return _HOLD * (_lack(now.dose, floor.dose) + _lack(now.spread, floor.spread))
+
+
+def _lack(value: Tensor, floor: Tensor) -> Tensor:
+    """How far below the floor, in floors, squared: a gentle pull just below and a strong one far below."""
+    return ((floor - value).clamp(min=0) / floor.clamp(min=1e-6)).square()
 
 
 def class_loss(judged: Judged) -> Tensor:

@@ -22,9 +22,8 @@ from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistic
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig, settled, to_settings
-from fasteraa.search.fast import AnyStep, goal_state, load_goal, load_optimiser, make_bilevel, make_step
+from fasteraa.search.fast import load_optimiser, make_step
 from fasteraa.search.folder import RunFolder
-from fasteraa.search.goal import Diverse, Goal, Hard
 from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, signals
 from fasteraa.search.progress import Epoch, Progress, Silent
 from fasteraa.search.step import METRICS, Normalise
@@ -187,31 +186,15 @@ class Run:
         self.images, self.labels = data.images.to(home), labels.to(home)
         self.steps_per_epoch = len(data) // config.batch_size
         with seeded(config.seed):
-            self.step = self._make_step(Normalise.of(self.images).to(device))
+            backbone = build(self.backbone, len(data.classes), min(data.size), norm=_norm(config))
+            critic = _critic(backbone, data).to(device)
+            self.step = make_step(critic, self.policy, Normalise.of(self.images).to(device), config)
         self.order = torch.empty(0, dtype=torch.int64, device=device)
         self.epoch, self.step_of_epoch, self.seconds = 0, 0, 0.0
         self.sums = torch.zeros(len(METRICS), device=device)
         self.save_next, self.saved_epoch = 0.0, 0
         self.epochs: list[Epoch] = []
         self.trajectory = [self._parameters()]
-
-    def _make_step(self, normalise: Normalise) -> AnyStep:
-        config, classes, side = self.config, len(self.data.classes), min(self.data.size)
-        if self.data.masks is not None and config.objective in ("hard", "bilevel"):
-            raise ConfigError(
-                f"objective {config.objective!r} trains a classifier of images, {self.data.name!r} has masks: take "
-                "paper or diverse"
-            )
-        if config.objective == "bilevel":
-            learner = build(self.backbone, classes, side).to(self.device)
-            return make_bilevel(learner, self.policy, normalise, config)
-        critic = _critic(build(self.backbone, classes, side, norm=_norm(config)), self.data).to(self.device)
-        goal = Goal()
-        if config.objective == "diverse":
-            goal = Diverse(self.policy, config.floor)
-        elif config.objective == "hard":
-            goal = Hard(build(self.backbone, classes, side), normalise, config, self.steps_per_epoch)
-        return make_step(critic, self.policy, normalise, config, goal.to(self.device))
 
     # --- the loop ----------------------------------------------------------------------------------------------
 
@@ -235,7 +218,7 @@ class Run:
 
     def _one_step(self) -> None:
         if self.step_of_epoch == 0:
-            self.order = self._new_order()
+            self.order = torch.randperm(len(self.labels), generator=self.generator, device=self.device)
         first = self.step_of_epoch * self.config.batch_size
         pair = self.order[first : first + self.config.batch_size]  # B' and B, one after the other
         try:
@@ -247,19 +230,6 @@ class Run:
                 raise
             raise self._not_finite() from error  # a pixel that is no number is no index into a table either
         self.step_of_epoch += 1
-
-    def _new_order(self) -> Tensor:
-        order = torch.randperm(len(self.labels), generator=self.generator, device=self.device)
-        if self.config.objective != "bilevel":
-            return order
-        # the first half of every batch is held back from training: always the same half of the images
-        chosen = torch.randperm(len(self.labels), generator=Generator().manual_seed(self.config.seed))
-        held = torch.zeros(len(chosen), dtype=torch.bool)
-        held[chosen[: len(chosen) // 2]] = True
-        held = held.to(self.device)[order]
-        half = self.config.batch_size // 2
-        parts = (part[: self.steps_per_epoch * half].view(-1, half) for part in (order[held], order[~held]))
-        return torch.cat(list(parts), 1).flatten()
 
     def _finite(self) -> bool:
         try:
@@ -348,7 +318,6 @@ class Run:
             {
                 "critic": self.step.critic.state_dict(),
                 "policy": self.policy.state_dict(),
-                "goal": goal_state(self.step.goal),
                 "critic_optimiser": self.step.critic_optimiser.state_dict(),
                 "policy_optimiser": self.step.policy_optimiser.state_dict(),
                 "generator": self.generator.get_state(),
@@ -386,8 +355,6 @@ class Run:
             )
         self.step.critic.load_state_dict(state["critic"])
         self.policy.load_state_dict(state["policy"])
-        if "goal" in state:  # checkpoints of 0.1.0 before there were goals have none, and theirs remembers nothing
-            load_goal(self.step.goal, state["goal"])
         load_optimiser(self.step.critic_optimiser, state["critic_optimiser"])
         load_optimiser(self.step.policy_optimiser, state["policy_optimiser"])
         self.generator.set_state(state["generator"].cpu())

@@ -12,10 +12,19 @@ from torch import Generator, Tensor, nn
 
 from fasteraa.nets import Critic, PixelCritic
 from fasteraa.policy.soft import SoftDraw, SoftPolicy
-from fasteraa.search.adam import Adam, AnyOptimiser
+from fasteraa.search.adam import Adam
 from fasteraa.search.config import SearchConfig
-from fasteraa.search.goal import Goal
-from fasteraa.search.objective import Judged, backward, between, critic_loss, penalty_gradient, policy_loss
+from fasteraa.search.objective import (
+    Amount,
+    Judged,
+    amount,
+    backward,
+    between,
+    critic_loss,
+    floor_loss,
+    penalty_gradient,
+    policy_loss,
+)
 
 METRICS = ("distance", "penalty", "class_loss", "policy_class_loss")
 
@@ -49,19 +58,21 @@ def adam(parameters: Iterable[nn.Parameter], config: SearchConfig) -> Adam:
     return Adam(parameters, config.learning_rate, (config.beta1, config.beta2))
 
 
-class BaseStep:
-    """A network, a policy and their optimisers. Calling it does one step and returns METRICS as one tensor."""
+class Step:
+    """Algorithm 2: the critic learns to tell augmented images from originals, the policy makes that harder.
 
-    critic: nn.Module
-    critic_optimiser: AnyOptimiser
+    Calling it does one step and returns METRICS as one tensor.
+    """
 
-    def __init__(self, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, goal: Goal | None = None):
+    def __init__(self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig):
+        self.critic = critic
         self.policy = policy
         self.normalise = normalise
         self.config = config
-        self.goal = goal or Goal()
         self.precision = self._auto_precision if config.precision == "auto" else config.precision
+        self.critic_optimiser = adam(critic.parameters(), config)
         self.policy_optimiser = adam(policy.parameters(), config)
+        self.floor = _floor(policy, config) if config.objective == "diverse" else None
 
     def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         """images: uint8 (2 b, 3, H, W). The first b are the originals B', the second b are augmented: A = S(B)."""
@@ -71,9 +82,6 @@ class BaseStep:
     @property
     def _auto_precision(self) -> str:
         return "tf32"
-
-    def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
-        raise NotImplementedError
 
     def _baseline(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         return baseline(images, self.config, generator).float() / 255, labels
@@ -85,36 +93,12 @@ class BaseStep:
         augmented: Tensor = self.policy(images, draw, kernels=None if self.config.kernels else False)
         return augmented
 
-    @property
-    def modules(self) -> tuple[nn.Module, ...]:
-        """Everything that a step changes, beside the optimisers."""
-        return self.critic, self.policy, self.goal
-
-    @property
-    def optimisers(self) -> tuple[AnyOptimiser, ...]:
-        further = () if self.goal.optimiser is None else (self.goal.optimiser,)
-        return self.critic_optimiser, self.policy_optimiser, *further
-
-
-class Step(BaseStep):
-    """Algorithm 2: the critic learns to tell augmented images from originals, the policy makes that harder."""
-
-    critic: Critic
-
-    def __init__(
-        self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, goal: Goal | None = None
-    ):
-        super().__init__(policy, normalise, config, goal)
-        self.critic = critic
-        self.critic_optimiser = adam(critic.parameters(), config)
-
     def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         images, labels = self._baseline(images, labels, generator)
         (originals, before), (original_labels, labels) = images.chunk(2), labels.chunk(2)
         augmented, labels = self._augment(before, labels, generator)
         share = torch.rand(len(before), generator=generator, device=images.device)
         measured = self._update_critic(originals, original_labels, augmented.detach(), labels, share)
-        self.goal.observe(measured[0], augmented.detach(), labels)
         policy_classes = self._update_policy(augmented, labels)
         return torch.stack([*measured, policy_classes]).detach()
 
@@ -135,12 +119,13 @@ class Step(BaseStep):
         self.critic.requires_grad_(False)
         self.policy_optimiser.zero_grad()
         loss = policy_loss(self._judge(augmented, labels), self.config.class_weight)
-        further = self.goal.further(self.policy, augmented, labels)
-        total = self.goal.weigh(loss.total)
-        backward(total if further is None else total + further)
+        backward(self._with_floor(loss.total))
         self.policy_optimiser.step()
         self.policy.project_()
         return loss.classes
+
+    def _with_floor(self, loss: Tensor) -> Tensor:
+        return loss if self.floor is None else loss + floor_loss(self.policy, self.floor)
 
     def _judge(self, images: Tensor, labels: Tensor) -> Judged:
         """Originals and augmented images are judged in batches of their own.
@@ -150,6 +135,12 @@ class Step(BaseStep):
         """
         scores, logits = self.critic(self.normalise(images))
         return Judged(scores.float(), logits.float(), labels)
+
+
+def _floor(policy: SoftPolicy, config: SearchConfig) -> Amount:
+    """By the policy that a step is made with: the start, also where a run then goes on from a checkpoint."""
+    with torch.no_grad():
+        return Amount(*(config.floor * each for each in amount(policy)))
 
 
 class MaskStep(Step):
