@@ -32,6 +32,10 @@ def one_core(monkeypatch):
     """Everything in this process: starting others takes longer than these trainings."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setattr(module, "_MEASURED_S", 0.0)
+    monkeypatch.setattr(module, "_all_folds", lambda *given: False)
+
+
+all_folds = module._all_folds
 
 
 def brightness_classes(count=120, side=8):
@@ -161,6 +165,28 @@ def test_every_fold_has_a_seed_of_its_own(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_measured", lambda arena, each, cell: trial(each.label, (1.0,)))
     calibrate(brightness_classes(), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5, seed=7)
     assert seeds == [{7}, {8}, {9}]
+
+
+def test_where_there_is_time_every_round_is_on_all_folds(monkeypatch, tmp_path):
+    """No two trainings of a candidate have a seed in common."""
+    monkeypatch.setattr(module, "_all_folds", all_folds)
+    said = []
+    settings = {"recipe": replace(RECIPE, epochs=2), "device": "cpu", "folder": tmp_path, "minutes": 5, "seed": 7}
+    found = calibrate(brightness_classes(40), TWO, **settings, say=said.append)
+    assert said == ["calibrating, all folds: 2 candidates, 2 epochs of small"] * 3
+    assert [len(each.errors) for each in found.trials] == [9, 9]
+    assert {each.images for each in found.trials} == {120}
+    cells = [json.loads(file.read_text()) for file in (tmp_path / "cells").glob("none*.json")]
+    assert sorted(cell["seed"] for cell in cells) == list(range(7, 16))
+    assert [(each.runs, each.epochs) for each in found.rounds] == [(6, 2)] * 3
+    assert "(9 trainings of 2 epochs of small)" in found.sentence()
+    assert calibrate(brightness_classes(40), TWO, **settings).trials == found.trials  # from what is there
+
+
+def test_there_is_time_for_all_folds_if_all_candidates_can_be_trained_long_enough():
+    needed = 60 * 0.5 * 3 * sum(module._rounds(17))
+    assert all_folds(17, 60, 0.5, needed, 3)
+    assert not all_folds(17, 60, 0.5, needed - 1, 3)
 
 
 def trial(label, errors, images=1000, expected=None):
@@ -293,8 +319,8 @@ def test_a_set_that_is_too_large_for_the_time_is_cut(monkeypatch, tmp_path):
     assert said[0] == "calibrating with 1000 of 1500 images: time does not allow for more"
     told = found.provenance()
     assert (told["images"], told["all_images"]) == (1000, 1500)
-    assert "(1 of 3 folds of 1000 of 1500 images, 4 epochs of small)" in told["sentence"]
-    assert "(1 of 3 folds, 4 epochs of small)" in replace(found, images=1500).sentence()
+    assert "(1 training of 4 epochs of small, 1000 of 1500 images)" in told["sentence"]
+    assert "(1 training of 4 epochs of small)" in replace(found, images=1500).sentence()
 
 
 def test_trainings_that_tell_something_decide_how_many_images():
@@ -342,13 +368,16 @@ def test_a_gpu_races_a_quick_network(monkeypatch):
     assert module.race_recipe(data, "cpu").network == "small"
 
 
-@pytest.mark.parametrize(
-    ("images", "batch", "epochs"), [(4000, 128, 200), (2000, 128, 200), (1999, 64, 200), (300, 64, 400), (60, 64, 1200)]
-)
-def test_few_images_are_seen_more_often(monkeypatch, images, batch, epochs):
+@pytest.mark.parametrize(("images", "epochs"), [(4000, 200), (1000, 200), (300, 400), (60, 1200)])
+def test_few_images_are_seen_more_often(images, epochs):
     """300 images: 200 of them are trained on, three batches of 64, so 400 epochs are 1,200 steps."""
-    recipe = module._long_enough(TrainRecipe(network="wrn-16-2", epochs=100), images)
-    assert (recipe.batch_size, recipe.epochs, recipe.learning_rate) == (batch, epochs, 0.1 * batch / 128)
+    assert module._long_enough(TrainRecipe(epochs=100, batch_size=64), images).epochs == epochs
+
+
+@pytest.mark.parametrize(("images", "batch", "rate"), [(2000, 128, 0.1), (1999, 64, 0.05)])
+def test_many_images_are_seen_in_larger_batches(images, batch, rate):
+    recipe = module._in_large_batches(TrainRecipe(batch_size=64, learning_rate=0.05), images)
+    assert (recipe.batch_size, recipe.learning_rate) == (batch, rate)
 
 
 def test_a_race_may_be_like_the_training_to_come():
@@ -462,7 +491,7 @@ def test_a_training_that_diverges_loses_and_the_race_goes_on(monkeypatch, tmp_pa
     assert lost.diverged == "the training loss was not finite in epoch 1"
     row = json.loads(found.policy(WORST).to_json())["provenance"]["calibration"]["table"][1]
     assert (row["diverged"], row["training_loss"]) == (lost.diverged, None)
-    assert "inverted   50.0% errors, 1 of 3 folds (the training loss was not finite in epoch 1)" in found.words()
+    assert "inverted   50.0% errors, 1 training (the training loss was not finite in epoch 1)" in found.words()
 
 
 def test_none_stays_in_though_it_diverged_once_and_is_not_chosen(monkeypatch, tmp_path):
@@ -569,8 +598,8 @@ def test_runs_that_were_finished_before_count_as_the_others(monkeypatch, tmp_pat
     (arena,) = module._folds(brightness_classes(40), tmp_path, "cpu", 0)[:1]
     cells = [module.Cell(each.label, each.policy, RECIPE, 0) for each in FOUR]
     train = lambda arena, cells: now.__setitem__(0, now[0] + 2.0)  # noqa: E731
-    assert module._one_round(arena, cells, 0.5, train, str) == 8.0
-    assert module._one_round(arena, cells[1:], 0.5, train, str) == 3 * 12 * len(arena.data) * 0.5  # as was planned
+    assert module._one_round([(arena, cells)], 0.5, train, str) == 8.0
+    assert module._one_round([(arena, cells[1:])], 0.5, train, str) == 3 * 12 * len(arena.data) * 0.5  # as was planned
 
 
 def test_another_race_has_another_plan(monkeypatch, tmp_path):

@@ -3,8 +3,8 @@
 The search says which operations leave the data; it cannot say how strong a policy a training run wants. So candidates
 (the found policy at several strengths, its start, published policies, no augmentation at all) are trained for a while
 on a part of the training images and measured on the rest: all of them on one part, the better half on another part,
-and so on, until time or parts run out. `none` stays in to the end: what is not better than doing nothing is not chosen.
-Test images are never touched.
+and so on, until time or parts run out; where trainings are quick, every time on all parts. `none` stays in to the end:
+what is not better than doing nothing is not chosen. Test images are never touched.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LEAST_IMAGES = 1_000  # not fewer than these
 _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
 _GPU_STEPS = 1_200  # the same
-_FEW_IMAGES = 2_000  # below which batches are half as large
+_MANY_IMAGES = 2_000  # from which on batches are twice as large
 _QUICK_SIDE = 128  # up to which it is quick; above, the network for CPUs takes its place
 _MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
 _MEASURED_S = 0.5  # that measuring takes, at least
@@ -133,17 +133,23 @@ def race_recipe(data: ImageSet, device: str, network: str | None = None, epochs:
     quick = "small" if on_cpu or min(data.size) > _QUICK_SIDE else _QUICK_NETWORK
     recipe = choose_recipe(data, device, network or quick)
     if not on_cpu:
+        if network is None:
+            recipe = _in_large_batches(recipe, len(data))
         recipe = _long_enough(recipe, len(data))
     return replace(recipe, epochs=epochs or recipe.epochs)
 
 
 def _long_enough(recipe: TrainRecipe, images: int) -> TrainRecipe:
-    """Few images make few steps of an epoch: smaller batches, then more epochs."""
-    if images < _FEW_IMAGES:
-        half = recipe.batch_size // 2
-        recipe = replace(recipe, batch_size=half, learning_rate=recipe.learning_rate / 2)
+    """Few images make few steps of an epoch: more epochs."""
     steps = max(images * (FOLDS - 1) // FOLDS // recipe.batch_size, 1)
     return replace(recipe, epochs=max(recipe.epochs, _GPU_EPOCHS, math.ceil(_GPU_STEPS / steps)))
+
+
+def _in_large_batches(recipe: TrainRecipe, images: int) -> TrainRecipe:
+    """Where there are many images, which a GPU gets through faster that way."""
+    if images < _MANY_IMAGES:
+        return recipe
+    return replace(recipe, batch_size=2 * recipe.batch_size, learning_rate=2 * recipe.learning_rate)
 
 
 def _raceable(data: ImageSet, say: Say) -> ImageSet:
@@ -187,14 +193,20 @@ def _fit(
     """As many candidates and epochs (at most those of the recipe) as the whole race can pay for."""
     images = len(arenas[0].data)
     wanted = min(recipe.epochs, max(_TELLING_EPOCHS, math.ceil(_TELLING_STEPS / max(images // recipe.batch_size, 1))))
-    epoch, left = plan.image_seconds * images, seconds - plan.seconds
-    count, plan.epochs = _affordable(len(candidates), wanted, recipe.epochs, epoch, left, len(arenas))
+    epoch, left, folds = plan.image_seconds * images, seconds - plan.seconds, len(arenas)
+    plan.repeats = folds if _all_folds(len(candidates), wanted, epoch, left, folds) else 1
+    count, plan.epochs = _affordable(len(candidates), wanted, recipe.epochs, plan.repeats * epoch, left, folds)
     plan.candidates = tuple(candidate.label for candidate in candidates[:count])
-    plan.seeds = tuple(seed + fold for fold in range(len(arenas)))  # one seed for all would be one start for all
+    plan.seeds = tuple(seed + run for run in range(folds * plan.repeats))  # one seed for all would be one start for all
+
+
+def _all_folds(count: int, wanted: int, epoch: float, seconds: float, folds: int) -> bool:
+    """Is there time for every fold in every round, so that luck counts less?"""
+    return seconds >= wanted * epoch * folds * sum(_rounds(count, folds))
 
 
 def _affordable(count: int, wanted: int, most: int, epoch: float, seconds: float, folds: int) -> tuple[int, int]:
-    """As many candidates and epochs as the whole race can pay for, when a run's epoch costs `epoch` seconds.
+    """As many candidates and epochs as the whole race can pay for, when an epoch costs a candidate `epoch` seconds.
 
     Candidates are dropped for `wanted` epochs; what is left over pays for more of them.
     """
@@ -276,23 +288,27 @@ def _race(
         if each.label in plan.candidates
     ]
     alive = trials
-    for number, (arena, seed) in enumerate(zip(arenas, plan.seeds, strict=True)):
+    for number in range(len(arenas)):
         if number == len(plan.rounds):
             epochs = _next_epochs(plan, len(alive), len(arenas) - number, seconds)
             if epochs is None:
                 break
-            plan.begin(len(alive), epochs)
+            plan.begin(len(alive) * plan.repeats, epochs)
         shortened = _shortened(recipe, plan.rounds[number].epochs)
-        cells = [Cell(trial.label, trial.policy, shortened, seed) for trial in alive]
-        taken = _one_round(arena, cells, plan.image_seconds, train, say)
+        heats = [
+            (arena, [Cell(trial.label, trial.policy, shortened, seed) for trial in alive])
+            for arena, seed in _blocks(arenas, plan, number)
+        ]
+        taken = _one_round(heats, plan.image_seconds, train, say)
         if plan.rounds[number].seconds is None:
             plan.end(taken)
-        measured = [_measured(arena, trial, cell) for trial, cell in zip(alive, cells, strict=True)]
-        done = {trial.label: trial for trial in measured}
+        for arena, cells in heats:
+            alive = [_measured(arena, trial, cell) for trial, cell in zip(alive, cells, strict=True)]
+        done = {trial.label: trial for trial in alive}
         trials = [done.get(trial.label, trial) for trial in trials]
-        if all(trial.diverged for trial in measured):
+        if all(trial.diverged for trial in alive):
             break
-        alive = better_half(measured, _half(len(measured)))
+        alive = better_half(alive, _half(len(alive)))
     if all(trial.diverged for trial in trials):
         raise RunError(
             f"every training of the calibration diverged ({trials[0].label}: {trials[0].diverged}); use --no-calibrate"
@@ -300,25 +316,39 @@ def _race(
     return trials
 
 
+def _blocks(arenas: Sequence[Arena], plan: Plan, number: int) -> list[tuple[Arena, int]]:
+    """The folds of a round, each with its seed: one after the other, or all of them every time."""
+    seeds = plan.seeds[number * plan.repeats : (number + 1) * plan.repeats]
+    return list(zip(arenas[number : number + 1] if plan.repeats == 1 else arenas, seeds, strict=True))
+
+
 def _next_epochs(plan: Plan, alive: int, folds: int, seconds: float) -> int | None:
     """Epochs of the next round; None if there is no time for one. The first is run in any case."""
     if not plan.rounds:
         return plan.epochs
     last, least = plan.rounds[-1], min(plan.epochs, max(_LEAST_EPOCHS, math.ceil(_SHORTENED * plan.epochs)))
-    return _epochs_left(_rounds(alive, folds), least, last.epochs, seconds - plan.seconds, last.epoch_seconds)
+    runs = [plan.repeats * count for count in _rounds(alive, folds)]
+    return _epochs_left(runs, least, last.epochs, seconds - plan.seconds, last.epoch_seconds)
 
 
 def _one_round(
-    arena: Arena, cells: list[Cell], image_seconds: float, train: Callable[[Arena, list[Cell]], bool], say: Say
+    heats: Sequence[tuple[Arena, list[Cell]]],
+    image_seconds: float,
+    train: Callable[[Arena, list[Cell]], bool],
+    say: Say,
 ) -> float:
     """What it takes in all: for runs that were finished before the race was stopped, as much as for the rest."""
-    recipe, missing = cells[0].recipe, sum(read_cell(arena, cell) is None for cell in cells)
+    runs = [(arena, cell) for arena, cells in heats for cell in cells]
+    missing = sum(read_cell(arena, cell) is None for arena, cell in runs)
     if not missing:
-        return image_seconds * len(arena.data) * recipe.epochs * len(cells)
-    say(f"calibrating, {arena.held_out_from}: {len(cells)} candidates, {recipe.epochs} epochs of {recipe.network}")
+        return sum(image_seconds * len(arena.data) * cell.recipe.epochs for arena, cell in runs)
+    arena, cells = heats[0]
+    where = arena.held_out_from if len(heats) == 1 else "all folds"
+    say(f"calibrating, {where}: {len(cells)} candidates, {cells[0].recipe.epochs} epochs of {cells[0].recipe.network}")
     began = time.monotonic()
-    train(arena, cells)
-    return (time.monotonic() - began) * len(cells) / missing
+    for arena, cells in heats:
+        train(arena, cells)
+    return (time.monotonic() - began) * len(runs) / missing
 
 
 def _epochs_left(rounds: Sequence[int], least: int, most: int, seconds: float, cost: float) -> int | None:

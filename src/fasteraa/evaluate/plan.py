@@ -16,7 +16,7 @@ from fasteraa.search.folder import RunFolder
 
 @dataclass(frozen=True)
 class Round:
-    """Runs of one fold."""
+    """Runs of one fold, or of all of them."""
 
     runs: int
     epochs: int
@@ -37,7 +37,8 @@ class Plan:
     images: int
     image_seconds: float  # of one run in an epoch, as measured before the race
     candidates: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()  # of the trainings on each fold
+    repeats: int = 1  # folds of a round: one after the other, or all every time
+    seeds: tuple[int, ...] = ()  # of the trainings on each fold of each round
     epochs: int = 0
     setup_seconds: float = 0.0
     rounds: list[Round] = field(default_factory=list)

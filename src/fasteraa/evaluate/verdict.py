@@ -22,7 +22,7 @@ from fasteraa.policy.artifact import Policy
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate and how it did: an error in % for each fold it was raced on."""
+    """A candidate and how it did: an error in % for each training, one after the other on the folds."""
 
     label: str
     policy: Policy
@@ -74,8 +74,7 @@ class Calibration:
         """What was chosen, and how sure that is."""
         words = (
             f"Chosen: {self.chosen.label}, with {self.chosen.error:.1f}% errors on images held back from training "
-            f"({len(self.chosen.errors)} of {self.folds} folds{self._part()}, {self._epochs()} epochs of "
-            f"{self.recipe.network})"
+            f"({_trainings(self.chosen)} of {self._epochs()} epochs of {self.recipe.network}{self._part()})"
         )
         rest = [trial for trial in self.trials if trial.label != self.chosen.label and not trial.diverged]
         if not rest:
@@ -89,7 +88,7 @@ class Calibration:
         return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
 
     def _part(self) -> str:
-        return f" of {self.images} of {self.all_images} images" if self.images < self.all_images else ""
+        return f", {self.images} of {self.all_images} images" if self.images < self.all_images else ""
 
     def _epochs(self) -> str:
         """Later rounds may have had fewer."""
@@ -99,7 +98,7 @@ class Calibration:
     def _sureness(self, label: str) -> str:
         found = self.against(label)
         if found is None or found.n < 2:
-            return ", from one fold alone: a guess"
+            return ", from one training alone: a guess"
         if found.significant:
             return f", clearly behind (p {found.p:.3f})"
         return ", which is within the noise between folds"
@@ -114,7 +113,7 @@ class Calibration:
         """The table and the sentence."""
         width = max(len(trial.label) for trial in self.trials)
         lines = [
-            f"  {trial.label:{width}}  {trial.error:5.1f}% errors, {len(trial.errors)} of {self.folds} folds"
+            f"  {trial.label:{width}}  {trial.error:5.1f}% errors, {_trainings(trial)}"
             + (f" ({trial.diverged})" if trial.diverged else "")
             for trial in self.trials
         ]
@@ -144,6 +143,11 @@ class Calibration:
                 for trial in self.trials
             ],
         }
+
+
+def _trainings(trial: Trial) -> str:
+    count = len(trial.errors)
+    return f"{count} training{'s' * (count > 1)}"
 
 
 def estimates(trials: Sequence[Trial]) -> list[float]:

@@ -328,7 +328,7 @@ def _calibration(facts: dict[str, Any]) -> dict[str, Any] | None:
                 {
                     "label": str(dig(row, "candidate")),
                     "error": sum(errors) / len(errors),
-                    "folds": len(errors),
+                    "trainings": len(errors),
                     "loss": str(diverged) if diverged else f"{loss:.2f}" if type(loss) in (int, float) else "",
                     "chosen": dig(row, "candidate") == dig(facts, "calibration", "chosen"),
                 }
@@ -337,7 +337,6 @@ def _calibration(facts: dict[str, Any]) -> dict[str, Any] | None:
     return {
         "rows": rows,
         "sentence": str(told) if told is not None else "",
-        "folds": dig(facts, "calibration", "folds"),
     }
 
 
