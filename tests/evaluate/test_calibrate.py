@@ -513,7 +513,7 @@ def test_a_race_in_which_all_diverge_is_one_sentence(monkeypatch, tmp_path):
     plain = Training._step
     monkeypatch.setattr(Training, "_step", lambda self, *batch: plain(self, *batch) * float("nan"))
     with pytest.raises(
-        RunError, match=r"every training .* diverged \(none: the training loss was not finite in epoch 1"
+        RaceError, match=r"every training .* diverged \(none: the training loss was not finite in epoch 1"
     ):
         calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
     assert len(list((tmp_path / "cells").iterdir())) == 2  # nobody is left for a second round

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError, RaceError, RunError
+from fasteraa.errors import ConfigError, RaceError
 from fasteraa.evaluate.arena import Arena
 from fasteraa.evaluate.candidates import Candidate, usual_candidates
 from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells, start_workers, why_diverged
@@ -310,9 +310,7 @@ def _race(
             break
         alive = better_half(alive, _half(len(alive)))
     if all(trial.diverged for trial in trials):
-        raise RunError(
-            f"every training of the calibration diverged ({trials[0].label}: {trials[0].diverged}); use --no-calibrate"
-        )
+        raise RaceError(f"every training of the calibration diverged ({trials[0].label}: {trials[0].diverged})")
     return trials
 
 
