@@ -42,7 +42,8 @@ def photos(tmp_path_factory):
 
 def test_search_on_a_folder(photos, tmp_path):
     out = tmp_path / "run"
-    done = fasteraa("search", photos, "--out", out, "--size", 16, "--tensorboard", "--calibrate-minutes", 0.01, *QUICK)
+    race = ["--calibrate-minutes", 0.01, "--calibrate-network", "wrn-10-1", "--calibrate-epochs", 3]
+    done = fasteraa("search", photos, "--out", out, "--size", 16, "--tensorboard", *race, *QUICK)
     assert done.returncode == 0, done.stderr
     for words in ("24 images of 2 classes at 16x16", "epoch 2/2: distance", "suppressed:", "fasteraa.load("):
         assert words in done.stdout
@@ -52,6 +53,7 @@ def test_search_on_a_folder(photos, tmp_path):
     assert "How much of it to apply:" in done.stdout
     table = policy.provenance["calibration"]["table"]
     assert {"none", "found", "start", "uniform"} <= {row["candidate"] for row in table}
+    assert "3 epochs of wrn-10-1" in policy.provenance["calibration"]["sentence"]
     assert policy.provenance["calibration"]["sentence"] in (out / "summary.txt").read_text()
     assert Policy.load(out / "found.json").provenance["finished"]
     assert size_of(out / "preview.png")[0] > 200
@@ -61,6 +63,21 @@ def test_search_on_a_folder(photos, tmp_path):
     again = fasteraa("search", photos, "--out", out, *QUICK)
     assert (again.returncode, again.stdout) == (2, "")
     assert "holds a run already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--calibrate-network", "smal"], "did you mean 'small'?"),
+        (["--calibrate-minutes", 0], "--calibrate-minutes must be positive, got 0"),
+        (["--calibrate-epochs", 0], "--calibrate-epochs"),
+    ],
+)
+def test_a_race_that_cannot_be_is_refused_before_the_search(arguments, told, tmp_path):
+    done = fasteraa("search", "--out", tmp_path / "run", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_data_that_cannot_be_raced_still_have_a_summary(photos, tmp_path):
