@@ -15,7 +15,7 @@ from fasteraa.evaluate import calibrate as module
 from fasteraa.evaluate.calibrate import Calibration, Candidate, Trial, calibrate, usual_candidates
 from fasteraa.evaluate.candidates import Expected
 from fasteraa.evaluate.compare import run_group
-from fasteraa.evaluate.plan import Plan, Round
+from fasteraa.evaluate.plan import Plan, Round, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Training
 from fasteraa.evaluate.verdict import better_half, choose, estimates
@@ -32,10 +32,11 @@ def one_core(monkeypatch):
     """Everything in this process: starting others takes longer than these trainings."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setattr(module, "_MEASURED_S", 0.0)
-    monkeypatch.setattr(module, "_all_folds", lambda *given: False)
+    monkeypatch.setattr(module, "_HEATS", ())
 
 
-all_folds = module._all_folds
+HEATS = module._HEATS
+ONCE = (1, 1, 1)  # on each fold
 
 
 def brightness_classes(count=120, side=8):
@@ -167,26 +168,56 @@ def test_every_fold_has_a_seed_of_its_own(monkeypatch, tmp_path):
     assert seeds == [{7}, {8}, {9}]
 
 
-def test_where_there_is_time_every_round_is_on_all_folds(monkeypatch, tmp_path):
-    """No two trainings of a candidate have a seed in common."""
-    monkeypatch.setattr(module, "_all_folds", all_folds)
-    said = []
-    settings = {"recipe": replace(RECIPE, epochs=2), "device": "cpu", "folder": tmp_path, "minutes": 5, "seed": 7}
+def test_where_there_is_time_those_who_are_left_are_trained_several_times(monkeypatch, tmp_path):
+    """One fold after the other and over again; no two trainings of a candidate have a seed in common."""
+    monkeypatch.setattr(module, "_HEATS", HEATS)
+    said, trained = [], []
+    run_cells = module.run_cells
+
+    def train(arena, cells, **given):
+        trained.append((arena.held_out_from, sorted({cell.seed for cell in cells})))
+        return run_cells(arena, cells, **given)
+
+    monkeypatch.setattr(module, "run_cells", train)
+    settings = {"recipe": replace(RECIPE, epochs=1), "device": "cpu", "folder": tmp_path, "minutes": 50, "seed": 7}
     found = calibrate(brightness_classes(40), TWO, **settings, say=said.append)
-    assert said == ["calibrating, all folds: 2 candidates, 2 epochs of small"] * 3
-    assert [len(each.errors) for each in found.trials] == [9, 9]
-    assert {each.images for each in found.trials} == {120}
-    cells = [json.loads(file.read_text()) for file in (tmp_path / "cells").glob("none*.json")]
-    assert sorted(cell["seed"] for cell in cells) == list(range(7, 16))
-    assert [(each.runs, each.epochs) for each in found.rounds] == [(6, 2)] * 3
-    assert "(9 trainings of 2 epochs of small)" in found.sentence()
+    assert trained == [
+        ("fold 1", [7]),
+        ("fold 2", [8]), ("fold 3", [9]), ("fold 1", [10]),
+        ("fold 2", [11, 14, 17]), ("fold 3", [12, 15, 18]), ("fold 1", [13, 16, 19]),
+    ]  # fmt: skip
+    assert said == [
+        "calibrating, round 1: 2 candidates, 1 training of 1 epochs of small",
+        "calibrating, round 2: 2 candidates, 3 trainings of 1 epochs of small",
+        "calibrating, round 3: 2 candidates, 9 trainings of 1 epochs of small",
+    ]
+    assert [len(each.errors) for each in found.trials] == [13, 13]
+    parts = [len(part) for _, part in brightness_classes(40).folds(3, 7)]
+    assert {each.images for each in found.trials} == {4 * sum(parts) + parts[0]}
+    assert [(each.runs, each.epochs) for each in found.rounds] == [(2, 1), (6, 1), (18, 1)]
+    assert "(13 trainings of 1 epochs of small)" in found.sentence()
     assert calibrate(brightness_classes(40), TWO, **settings).trials == found.trials  # from what is there
 
 
-def test_there_is_time_for_all_folds_if_all_candidates_can_be_trained_long_enough():
-    needed = 60 * 0.5 * 3 * sum(module._rounds(17))
-    assert all_folds(17, 60, 0.5, needed, 3)
-    assert not all_folds(17, 60, 0.5, needed - 1, 3)
+def test_heats_are_what_there_is_time_for(monkeypatch):
+    monkeypatch.setattr(module, "_HEATS", HEATS)
+    assert module._runs(17, (1, 3, 9)) == [17, 30, 54]
+    for heats, runs in (((1, 3, 9), 101), ((1, 3, 6), 83), ((1, 3, 3), 65), ((1, 2, 2), 49)):
+        assert sum(module._runs(17, heats)) == runs
+        assert module._heats(17, 90.0, 0.5, runs * 45.0, 3) == heats
+        assert module._heats(17, 90.0, 0.5, runs * 45.0 - 1, 3) != heats
+    assert module._heats(17, 90.0, 0.5, 49 * 45.0 - 1, 3) == (1, 1, 1)
+    assert module._heats(17, 90.0, 0.5, 0.0, 2) == (1, 1)
+
+
+def test_a_plan_of_an_older_version_is_made_anew(tmp_path):
+    plan = Plan(tmp_path / "race.json", "x", 40, 0.5, ("none",), (1, 1), (0, 1), 3)
+    plan.save()
+    assert read_plan(plan.file, "x") == plan
+    content = json.loads(plan.file.read_text())
+    del content["heats"]
+    plan.file.write_text(json.dumps(content))
+    assert read_plan(plan.file, "x") is None
 
 
 def trial(label, errors, images=1000, expected=None):
@@ -252,8 +283,8 @@ def test_of_equal_errors_nothing_is_chosen(order):
 
 
 def test_a_small_budget_drops_the_last_candidates():
-    assert module._rounds(11) == [11, 7, 5]
-    assert module._rounds(2) == [2, 2, 2]
+    assert module._runs(11, ONCE) == [11, 7, 5]
+    assert module._runs(2, ONCE) == [2, 2, 2]
 
 
 def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
@@ -261,10 +292,10 @@ def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
 
     def left(seconds, spent=0.0, epochs=20):
         last = Round(5, epochs, 5 * epochs * 0.1)
-        plan = Plan(None, "", 100, 0.0, epochs=20, setup_seconds=spent - last.seconds, rounds=[last])
-        return module._next_epochs(plan, 5, 4, seconds)
+        plan = Plan(None, "", 100, 0.0, (), (1,) * 5, (), 20, setup_seconds=spent - last.seconds, rounds=[last])
+        return module._next_epochs(plan, 5, seconds)
 
-    assert module._rounds(5, 4) == [5, 4, 3, 3]
+    assert module._runs(5, (1, 1, 1, 1)) == [5, 4, 3, 3]
     assert left(30.0) == left(1000.0) == 20
     assert left(25.0) == 16  # 15 runs of 16 epochs
     assert left(18.0) == 20  # 12 would be too few: 18 s pay for two rounds of 20
@@ -277,9 +308,9 @@ def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
 
 
 def test_a_recipe_of_few_epochs_is_raced_on_all_folds():
-    plan = Plan(None, "", 100, 0.0, epochs=2, rounds=[Round(5, 2, 1.0)])
-    assert module._next_epochs(plan, 5, 2, 100.0) == 2
-    assert module._next_epochs(plan, 5, 2, 1.1) is None
+    plan = Plan(None, "", 100, 0.0, heats=ONCE, epochs=2, rounds=[Round(5, 2, 1.0)])
+    assert module._next_epochs(plan, 5, 100.0) == 2
+    assert module._next_epochs(plan, 5, 1.1) is None
 
 
 def test_other_folds_are_another_race(monkeypatch):
@@ -335,13 +366,13 @@ def test_trainings_that_tell_something_decide_how_many_images():
 
 
 def test_candidates_are_dropped_before_trainings_tell_nothing():
-    runs = {count: sum(module._rounds(count)) for count in range(6, 12)}
-    assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11], 3) == (11, 60)
-    assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11] - 1, 3) == (10, (60 * runs[11] - 1) // runs[10])
-    assert module._affordable(11, 60, 200, 1.0, 300.0 * runs[11], 3) == (11, 200)  # the recipe has no more
-    assert module._affordable(11, 40, 40, 1.0, 40.0 * runs[11], 3) == (11, 40)
-    assert module._affordable(11, 60, 200, 1.0, 10.0 * runs[6], 3) == (6, 10)
-    assert module._affordable(11, 60, 200, 1.0, 0.0, 3) == (6, 4)
+    runs = {count: sum(module._runs(count, ONCE)) for count in range(6, 12)}
+    assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11], ONCE) == (11, 60)
+    assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11] - 1, ONCE) == (10, (60 * runs[11] - 1) // runs[10])
+    assert module._affordable(11, 60, 200, 1.0, 300.0 * runs[11], ONCE) == (11, 200)  # the recipe has no more
+    assert module._affordable(11, 40, 40, 1.0, 40.0 * runs[11], ONCE) == (11, 40)
+    assert module._affordable(11, 60, 200, 1.0, 10.0 * runs[6], ONCE) == (6, 10)
+    assert module._affordable(11, 60, 200, 1.0, 0.0, ONCE) == (6, 4)
 
 
 def test_few_images_must_be_seen_more_often(tmp_path):
@@ -350,11 +381,11 @@ def test_few_images_must_be_seen_more_often(tmp_path):
         arenas = module._folds(brightness_classes(images), tmp_path, "cpu", 0)
         plan = Plan(None, "", images, 1.0)
         recipe = replace(RECIPE, epochs=200, batch_size=8)
-        runs = sum(module._rounds(2, 3))
+        runs = sum(module._runs(2, ONCE))
         module._fit(plan, TWO, recipe, runs * len(arenas[0].data) * 130.0, arenas, 0)
         assert plan.epochs == 130  # what there is time for
         five = [Candidate(str(number), named("none")) for number in range(11)]
-        least = epochs * sum(module._rounds(7, 3)) * len(arenas[0].data)
+        least = epochs * sum(module._runs(7, ONCE)) * len(arenas[0].data)
         module._fit(plan, five, recipe, float(least), arenas, 0)
         assert (len(plan.candidates), plan.epochs) == (7, epochs)
 
@@ -598,8 +629,10 @@ def test_runs_that_were_finished_before_count_as_the_others(monkeypatch, tmp_pat
     (arena,) = module._folds(brightness_classes(40), tmp_path, "cpu", 0)[:1]
     cells = [module.Cell(each.label, each.policy, RECIPE, 0) for each in FOUR]
     train = lambda arena, cells: now.__setitem__(0, now[0] + 2.0)  # noqa: E731
-    assert module._one_round([(arena, cells)], 0.5, train, str) == 8.0
-    assert module._one_round([(arena, cells[1:])], 0.5, train, str) == 3 * 12 * len(arena.data) * 0.5  # as was planned
+    assert module._one_round(1, [(arena, cells)], 0.5, train, str) == 8.0
+    assert (
+        module._one_round(1, [(arena, cells[1:])], 0.5, train, str) == 3 * 12 * len(arena.data) * 0.5
+    )  # as was planned
 
 
 def test_another_race_has_another_plan(monkeypatch, tmp_path):

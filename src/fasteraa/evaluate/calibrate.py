@@ -3,8 +3,8 @@
 The search says which operations leave the data; it cannot say how strong a policy a training run wants. So candidates
 (the found policy at several strengths, its start, published policies, no augmentation at all) are trained for a while
 on a part of the training images and measured on the rest: all of them on one part, the better half on another part,
-and so on, until time or parts run out; where trainings are quick, every time on all parts. `none` stays in to the end:
-what is not better than doing nothing is not chosen. Test images are never touched.
+and so on, until time or parts run out; where trainings are quick, those who are left are trained several times. `none`
+stays in to the end: what is not better than doing nothing is not chosen. Test images are never touched.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells,
 from fasteraa.evaluate.plan import Plan, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Group, Training
-from fasteraa.evaluate.verdict import Calibration, Trial, better_half, choose
+from fasteraa.evaluate.verdict import Calibration, Trial, better_half, choose, trainings
 from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
@@ -42,6 +42,10 @@ _LEAST_EPOCHS = 4
 # Rather fewer images, candidates and rounds than shorter trainings.
 _TELLING_EPOCHS = 60
 _TELLING_STEPS = 600
+# Trainings of a candidate in each round. Few of many and many of few is what simulated races did best with
+# (tools/expectations.py); where there is no time for trainings somewhat longer than what tells something, the next.
+_HEATS = ((1, 3, 9), (1, 3, 6), (1, 3, 3), (1, 2, 2))
+_WELL_TOLD = 1.5  # times what tells something
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
 _LEAST_CANDIDATES = 6  # not fewer than these: none, two published, uniform, found, start
 _LEAST_IMAGES = 1_000  # not fewer than these
@@ -182,7 +186,7 @@ def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
 
 def _payable(images: int, classes: int, candidates: int, epochs: int, cost: float, seconds: float) -> int:
     """All images, or where trainings on them that tell something cannot be paid for, a part of them."""
-    passes = sum(_rounds(candidates)) * min(epochs, _TELLING_EPOCHS)
+    passes = sum(_runs(candidates, (1,) * FOLDS)) * min(epochs, _TELLING_EPOCHS)
     most = math.floor(max(seconds, 0.0) / (passes * max(cost, 1e-9)) * FOLDS / (FOLDS - 1))
     return min(images, max(most, _LEAST_IMAGES, 2 * classes))
 
@@ -193,26 +197,31 @@ def _fit(
     """As many candidates and epochs (at most those of the recipe) as the whole race can pay for."""
     images = len(arenas[0].data)
     wanted = min(recipe.epochs, max(_TELLING_EPOCHS, math.ceil(_TELLING_STEPS / max(images // recipe.batch_size, 1))))
-    epoch, left, folds = plan.image_seconds * images, seconds - plan.seconds, len(arenas)
-    plan.repeats = folds if _all_folds(len(candidates), wanted, epoch, left, folds) else 1
-    count, plan.epochs = _affordable(len(candidates), wanted, recipe.epochs, plan.repeats * epoch, left, folds)
+    epoch, left = plan.image_seconds * images, seconds - plan.seconds
+    plan.heats = _heats(len(candidates), min(recipe.epochs, _WELL_TOLD * wanted), epoch, left, len(arenas))
+    count, plan.epochs = _affordable(len(candidates), wanted, recipe.epochs, epoch, left, plan.heats)
     plan.candidates = tuple(candidate.label for candidate in candidates[:count])
-    plan.seeds = tuple(seed + run for run in range(folds * plan.repeats))  # one seed for all would be one start for all
+    plan.seeds = tuple(seed + number for number in range(sum(plan.heats)))  # one for all would be one start for all
 
 
-def _all_folds(count: int, wanted: int, epoch: float, seconds: float, folds: int) -> bool:
-    """Is there time for every fold in every round, so that luck counts less?"""
-    return seconds >= wanted * epoch * folds * sum(_rounds(count, folds))
+def _heats(count: int, epochs: float, epoch: float, seconds: float, folds: int) -> tuple[int, ...]:
+    """As many trainings of all candidates as there is time for; one on each fold in any case."""
+    for heats in _HEATS:
+        if seconds >= epochs * epoch * sum(_runs(count, heats)):
+            return heats
+    return (1,) * folds
 
 
-def _affordable(count: int, wanted: int, most: int, epoch: float, seconds: float, folds: int) -> tuple[int, int]:
-    """As many candidates and epochs as the whole race can pay for, when an epoch costs a candidate `epoch` seconds.
+def _affordable(
+    count: int, wanted: int, most: int, epoch: float, seconds: float, heats: Sequence[int]
+) -> tuple[int, int]:
+    """As many candidates and epochs as the whole race can pay for, when a run's epoch costs `epoch` seconds.
 
     Candidates are dropped for `wanted` epochs; what is left over pays for more of them.
     """
 
     def epochs(count: int) -> int:
-        return math.floor(seconds / (sum(_rounds(count, folds)) * max(epoch, 1e-9)))
+        return math.floor(seconds / (sum(_runs(count, heats)) * max(epoch, 1e-9)))
 
     while count > _LEAST_CANDIDATES and epochs(count) < wanted:
         count -= 1
@@ -225,13 +234,13 @@ def _shortened(recipe: TrainRecipe, epochs: int) -> TrainRecipe:
     return replace(recipe, epochs=most, warmup=min(recipe.warmup, most / 8))
 
 
-def _rounds(count: int, folds: int = FOLDS) -> list[int]:
-    """Runs in each round."""
-    rounds = []
-    for _ in range(folds):
-        rounds.append(count)
+def _runs(count: int, heats: Sequence[int]) -> list[int]:
+    """In each round, which begins with `count` candidates."""
+    runs = []
+    for heat in heats:
+        runs.append(heat * count)
         count = min(count, _half(count) + 1)  # none stays, too
-    return rounds
+    return runs
 
 
 def _half(count: int) -> int:
@@ -288,18 +297,18 @@ def _race(
         if each.label in plan.candidates
     ]
     alive = trials
-    for number in range(len(arenas)):
+    for number in range(len(plan.heats)):
         if number == len(plan.rounds):
-            epochs = _next_epochs(plan, len(alive), len(arenas) - number, seconds)
+            epochs = _next_epochs(plan, len(alive), seconds)
             if epochs is None:
                 break
-            plan.begin(len(alive) * plan.repeats, epochs)
+            plan.begin(plan.heats[number] * len(alive), epochs)
         shortened = _shortened(recipe, plan.rounds[number].epochs)
         heats = [
             (arena, [Cell(trial.label, trial.policy, shortened, seed) for trial in alive])
             for arena, seed in _blocks(arenas, plan, number)
         ]
-        taken = _one_round(heats, plan.image_seconds, train, say)
+        taken = _one_round(number + 1, heats, plan.image_seconds, train, say)
         if plan.rounds[number].seconds is None:
             plan.end(taken)
         for arena, cells in heats:
@@ -315,21 +324,22 @@ def _race(
 
 
 def _blocks(arenas: Sequence[Arena], plan: Plan, number: int) -> list[tuple[Arena, int]]:
-    """The folds of a round, each with its seed: one after the other, or all of them every time."""
-    seeds = plan.seeds[number * plan.repeats : (number + 1) * plan.repeats]
-    return list(zip(arenas[number : number + 1] if plan.repeats == 1 else arenas, seeds, strict=True))
+    """The folds of a round, one after the other and over again, each with its seed."""
+    first = sum(plan.heats[:number])
+    return [(arenas[heat % len(arenas)], plan.seeds[heat]) for heat in range(first, first + plan.heats[number])]
 
 
-def _next_epochs(plan: Plan, alive: int, folds: int, seconds: float) -> int | None:
+def _next_epochs(plan: Plan, alive: int, seconds: float) -> int | None:
     """Epochs of the next round; None if there is no time for one. The first is run in any case."""
     if not plan.rounds:
         return plan.epochs
     last, least = plan.rounds[-1], min(plan.epochs, max(_LEAST_EPOCHS, math.ceil(_SHORTENED * plan.epochs)))
-    runs = [plan.repeats * count for count in _rounds(alive, folds)]
+    runs = _runs(alive, plan.heats[len(plan.rounds) :])
     return _epochs_left(runs, least, last.epochs, seconds - plan.seconds, last.epoch_seconds)
 
 
 def _one_round(
+    number: int,
     heats: Sequence[tuple[Arena, list[Cell]]],
     image_seconds: float,
     train: Callable[[Arena, list[Cell]], bool],
@@ -340,12 +350,12 @@ def _one_round(
     missing = sum(read_cell(arena, cell) is None for arena, cell in runs)
     if not missing:
         return sum(image_seconds * len(arena.data) * cell.recipe.epochs for arena, cell in runs)
-    arena, cells = heats[0]
-    where = arena.held_out_from if len(heats) == 1 else "all folds"
-    say(f"calibrating, {where}: {len(cells)} candidates, {cells[0].recipe.epochs} epochs of {cells[0].recipe.network}")
+    recipe = runs[0][1].recipe
+    each = f"{trainings(len(heats))} of {recipe.epochs} epochs of {recipe.network}"
+    say(f"calibrating, round {number}: {len(heats[0][1])} candidates, {each}")
     began = time.monotonic()
-    for arena, cells in heats:
-        train(arena, cells)
+    for fold in {arena.held_out_from: arena for arena, _ in heats}.values():  # whatever is on one fold, side by side
+        train(fold, [cell for arena, cells in heats if arena is fold for cell in cells])
     return (time.monotonic() - began) * len(runs) / missing
 
 

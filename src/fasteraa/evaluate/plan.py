@@ -16,7 +16,7 @@ from fasteraa.search.folder import RunFolder
 
 @dataclass(frozen=True)
 class Round:
-    """Runs of one fold, or of all of them."""
+    """Runs of the candidates that are left."""
 
     runs: int
     epochs: int
@@ -37,8 +37,8 @@ class Plan:
     images: int
     image_seconds: float  # of one run in an epoch, as measured before the race
     candidates: tuple[str, ...] = ()
-    repeats: int = 1  # folds of a round: one after the other, or all every time
-    seeds: tuple[int, ...] = ()  # of the trainings on each fold of each round
+    heats: tuple[int, ...] = ()  # trainings of a candidate in each round
+    seeds: tuple[int, ...] = ()  # of those trainings, one after the other
     epochs: int = 0
     setup_seconds: float = 0.0
     rounds: list[Round] = field(default_factory=list)
@@ -70,8 +70,8 @@ def read_plan(file: Path, of: str) -> Plan | None:
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         content["rounds"] = [Round(**each) for each in content["rounds"]]
-        content |= {name: tuple(content[name]) for name in ("candidates", "seeds")}
+        content |= {name: tuple(content.get(name, ())) for name in ("candidates", "heats", "seeds")}
         plan = Plan(file, **content)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise RunError(f"the plan {str(file)!r} cannot be read ({error}): remove it to plan the race anew") from error
-    return plan if plan.of == of else None
+    return plan if plan.of == of and plan.heats else None  # without heats it is an older version's

@@ -74,7 +74,7 @@ class Calibration:
         """What was chosen, and how sure that is."""
         words = (
             f"Chosen: {self.chosen.label}, with {self.chosen.error:.1f}% errors on images held back from training "
-            f"({_trainings(self.chosen)} of {self._epochs()} epochs of {self.recipe.network}{self._part()})"
+            f"({trainings(len(self.chosen.errors))} of {self._epochs()} epochs of {self.recipe.network}{self._part()})"
         )
         rest = [trial for trial in self.trials if trial.label != self.chosen.label and not trial.diverged]
         if not rest:
@@ -113,7 +113,7 @@ class Calibration:
         """The table and the sentence."""
         width = max(len(trial.label) for trial in self.trials)
         lines = [
-            f"  {trial.label:{width}}  {trial.error:5.1f}% errors, {_trainings(trial)}"
+            f"  {trial.label:{width}}  {trial.error:5.1f}% errors, {trainings(len(trial.errors))}"
             + (f" ({trial.diverged})" if trial.diverged else "")
             for trial in self.trials
         ]
@@ -145,8 +145,7 @@ class Calibration:
         }
 
 
-def _trainings(trial: Trial) -> str:
-    count = len(trial.errors)
+def trainings(count: int) -> str:
     return f"{count} training{'s' * (count > 1)}"
 
 
