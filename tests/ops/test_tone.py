@@ -1,7 +1,9 @@
 """What parity cannot see of the tone family: the slopes that carry the image's gradient, and values between levels."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageOps
 
 from fasteraa.ops import OPS, hard, soft
 
@@ -49,6 +51,17 @@ def test_neighbouring_levels_are_stretched():
     x = (image.double() / 255).requires_grad_()
     soft("auto_contrast", x).sum().backward()
     assert x.grad.unique().tolist() == [255.0]
+
+
+def test_equalize_of_a_picture_whose_highest_level_is_there_once():
+    """One of 256 pixels: a step is 255 / 255. With the pixels of any other level it were 0, and nothing would change."""
+    levels = np.repeat(np.arange(10, 61, dtype=np.uint8), 5).tolist() + [200]
+    picture = Image.fromarray(np.array(levels, np.uint8).reshape(16, 16))
+    row = OPS["equalize"]
+    quick = row.family.quick(row, picture, 0.0, None)
+    assert quick.tobytes() == ImageOps.equalize(picture).tobytes() != picture.tobytes()
+    batch = torch.tensor(levels, dtype=torch.uint8).view(1, 1, 16, 16)
+    assert hard("equalize", batch).numpy().tobytes() == quick.tobytes()
 
 
 def test_equalize_of_few_pixels_is_the_identity_and_of_255_is_not():
