@@ -54,8 +54,8 @@ def test_neighbouring_levels_are_stretched():
 
 
 def test_equalize_of_a_picture_whose_highest_level_is_there_once():
-    """One of 256 pixels: a step is 255 / 255. With the pixels of any other level it were 0, and nothing would change."""
-    levels = np.repeat(np.arange(10, 61, dtype=np.uint8), 5).tolist() + [200]
+    """One of 256 pixels: a step is 255 / 255. With another level's pixels it were 0, and nothing would change."""
+    levels = [*np.repeat(np.arange(10, 61), 5).tolist(), 200]
     picture = Image.fromarray(np.array(levels, np.uint8).reshape(16, 16))
     row = OPS["equalize"]
     quick = row.family.quick(row, picture, 0.0, None)
