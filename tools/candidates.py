@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fasteraa.evaluate.arena import Arena
-    from fasteraa.policy import Policy
+    from fasteraa.policy import Choice, Policy
 
 GEOMETRY = ["shear_x", "shear_y", "translate_x", "translate_y", "rotate"]
 COLOURS = [
@@ -68,8 +68,34 @@ def policies(arena: Arena, seed: int) -> dict[str, Policy]:
     once = {label: Policy.named("uniform", ops=ops) for label, ops in parts.items()}
     for objective in OBJECTIVES:
         once[objective] = search(arena.data, SearchConfig(seed=seed, objective=objective, **few)).policy
+    holes = ("cutout", "sample_pairing")
+    whole = Policy.named("uniform", ops=[op for op in once["uniform"].ops if op not in holes])
+    once |= {"no holes": whole, "no holes, mild geometry": mild(whole, 0.4), "autoaugments": together(found)}
     found |= once | {f"{label}, 2 passes": policy.with_strength(2) for label, policy in once.items()}
+    found["randaugment(2,14), mild geometry"] = mild(found["randaugment(2,14)"], 0.5)
     return found | {"uniform, 3 passes": once["uniform"].with_strength(3)}
+
+
+def mild(policy: Policy, share: float) -> Policy:
+    """Warps by at most that share of what they were."""
+
+    def lessen(choice: Choice) -> Choice:
+        if choice.op not in GEOMETRY:
+            return choice
+        low, high = (share * end for end in choice.range)
+        return replace(choice, magnitude=low if low == high else (low, high))
+
+    subs = [
+        replace(sub, stages=tuple(tuple(map(lessen, stage)) for stage in sub.stages)) for sub in policy.sub_policies
+    ]
+    return replace(policy, sub_policies=tuple(subs))
+
+
+def together(policies: dict[str, Policy]) -> Policy:
+    """AutoAugment's three, each as often."""
+    three = [policy for label, policy in policies.items() if label.startswith("autoaugment")]
+    spans = {op: span for policy in three for op, span in policy.spans.items()}
+    return replace(three[0], sub_policies=tuple(sub for each in three for sub in each.sub_policies), spans=spans)
 
 
 if __name__ == "__main__":
