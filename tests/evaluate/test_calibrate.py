@@ -229,6 +229,27 @@ def test_one_that_is_far_off_does_not_move_the_others():
     assert estimates([*near, expecting("d", 80.0, MIDDLING)])[:3] == estimates(near)
 
 
+def test_an_error_that_no_noise_explains_counts_as_it_is():
+    """Where the others have few errors, what is expected is near none of them, whatever was measured."""
+    race = [expecting("m", 0.2, MIDDLING, 1000), expecting("n", 0.2, MIDDLING, 1000)]
+    ruined = expecting("ruined", 50.0, GOOD, 1000)
+    assert estimates([*race, ruined])[2] > 40.0
+    assert choose([*race, ruined]).label == "m"
+    assert [each.label for each in better_half([*race, ruined], 2)] == ["m", "n"]
+    lucky = expecting("lucky", 1.0, POOR, 1000)
+    high = [expecting("m", 30.0, MIDDLING, 1000), expecting("n", 30.0, MIDDLING, 1000)]
+    assert estimates([*high, lucky])[2] < 5.0
+
+
+@pytest.mark.parametrize(("error", "images"), [(30.0, 60), (10.0, 60), (50.0, 2)])
+def test_where_most_have_no_errors_one_that_has_some_is_not_chosen(error, images):
+    """All are then expected to have none, and `none` would win among equals."""
+    race = [expecting("none", error, Expected(1.2, 0.25), images)]
+    race += [expecting(label, 0.0, MIDDLING, images) for label in "abc"]
+    assert choose(race).label == "a"
+    assert choose([replace(race[0], errors=(0.0,)), *race[1:]]).label == "none"
+
+
 def test_noise_between_seeds_counts():
     """However many images are held back, those who do differently from fold to fold are hard to tell apart."""
     steady, changing = (9.0, 9.0, 9.0, 9.0), (8.0, 7.5, 8.0, 7.5)

@@ -2,7 +2,7 @@
 
 A race of few images says little: two policies that are a point apart are told from each other by thousands of held-back
 images, not by hundreds. So an error is weighed against what was expected before: the noisier the measurement, the more
-the expectation counts.
+the expectation counts. What no noise explains counts as it was measured: an operation may ruin a kind of data.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from fasteraa.evaluate.plan import Round
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import Estimate, leftover, paired
 from fasteraa.policy.artifact import Policy
+
+_FURTHEST = (
+    3.0  # standard errors by which an expectation moves an error, at most (Efron and Morris: limited translation)
+)
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,10 @@ def _trainings(trial: Trial) -> str:
 
 
 def estimates(trials: Sequence[Trial]) -> list[float]:
-    """The errors of trials on the same images, each moved towards what was expected as far as its noise allows."""
+    """The errors of trials on the same images, each moved towards what was expected as far as its noise allows.
+
+    Expectations are relative to the middling trial; where that has no errors, all are expected to have none.
+    """
     level = median([trial.error / trial.expected.error for trial in trials if trial.expected] or [0.0])
     noise = _training_noise(trials)
     return [_weighed(trial, level, max(trial.noise, noise)) for trial in trials]
@@ -161,8 +168,8 @@ def _weighed(trial: Trial, level: float, noise: float) -> float:
     if trial.expected is None:
         return trial.error
     spread = level * trial.expected.spread
-    share = spread**2 / (spread**2 + noise**2)
-    return share * trial.error + (1 - share) * level * trial.expected.error
+    away = noise**2 / (spread**2 + noise**2) * (level * trial.expected.error - trial.error)
+    return trial.error + min(max(away, -_FURTHEST * noise), _FURTHEST * noise)
 
 
 def _training_noise(trials: Sequence[Trial]) -> float:
@@ -188,5 +195,6 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def _ranked(trials: Sequence[Trial]) -> list[Trial]:
+    """Of equal estimates (all are expected to have no errors) the lower error is first; of equal errors, `none`."""
     pairs = zip(estimates(trials), trials, strict=True)
-    return [trial for _, trial in sorted(pairs, key=lambda pair: (pair[0], pair[1].label != "none"))]
+    return [trial for _, trial in sorted(pairs, key=lambda pair: (pair[0], pair[1].error, pair[1].label != "none"))]
