@@ -208,6 +208,21 @@ def test_interrupted_and_resumed(tmp_path):
     assert "ended early" in done.stdout
 
 
+def test_a_run_from_before_there_was_a_choice_of_objectives_is_resumed(photos, tmp_path):
+    """By the command, which reads the settings of the run: that had the paper's."""
+    from fasteraa.cli.search import run_search
+
+    def run(resume, **flags):
+        flags |= {"size": 16, "batch_size": 8, "sub_policies": 2, "ops": "flip,invert,rotate"}
+        run_search(str(photos), tmp_path, {} if resume else flags, None, False, "cpu", None, resume, None, None, [])
+
+    run(resume=False, epochs=1, set_=["objective=paper", "broken_budget=0.5"])
+    file = tmp_path / "config.toml"
+    file.write_text(file.read_text().replace('objective = "paper"\n', ""))
+    run(resume=True)
+    assert 'objective = "paper"' in file.read_text()
+
+
 def test_the_papers_recipes():
     from fasteraa.cli.search import effective_config
 

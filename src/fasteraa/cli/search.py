@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fasteraa.errors import ConfigError, RaceError
-from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
+from fasteraa.search.config import BEFORE, SearchConfig, make_config, read_config, to_toml
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,9 +33,11 @@ class Race:
     epochs: int | None = None
 
 
-def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str | None) -> SearchConfig:
-    """Defaults, then the paper's recipe, then the TOML file, then flags."""
-    settings: dict[str, Any] = {}
+def effective_config(
+    flags: Mapping[str, Any], config: Path | None, recipe: str | None, old: bool = False
+) -> SearchConfig:
+    """Defaults, then the paper's recipe, then the TOML file, which may be that of an `old` run, then flags."""
+    settings: dict[str, Any] = dict(BEFORE) if old else {}
     if recipe is not None:
         from fasteraa.data import recipe_for
 
@@ -88,9 +90,10 @@ def run_search(
 ) -> None:
     if race is not None:
         _check_race(race)
-    if resume and config is None and (out / "config.toml").is_file():
-        config = out / "config.toml"  # a resumed run has its own settings
-    settings = effective_config(flags, config, (source or "sample") if recipe else None)
+    own = resume and config is None and (out / "config.toml").is_file()  # a resumed run has its own settings
+    settings = effective_config(
+        flags, out / "config.toml" if own else config, (source or "sample") if recipe else None, old=own
+    )
     from fasteraa.search.progress import for_this_terminal
     from fasteraa.search.trackers import track
 
