@@ -307,6 +307,8 @@ def test_other_folds_are_another_race(monkeypatch):
     given = (brightness_classes(8), TWO, RECIPE, 0)
     before = module._identity(*given)
     assert module._identity(*given) == before
+    other = [TWO[0], replace(TWO[1], expected=GOOD)]  # others may go on
+    assert module._identity(given[0], other, *given[2:]) != before
     monkeypatch.setattr(module, "FOLDS", module.FOLDS + 1)
     assert module._identity(*given) != before
 
@@ -623,6 +625,22 @@ def test_runs_that_were_finished_before_count_as_the_others(monkeypatch, tmp_pat
     assert module._one_round([(arena, cells[1:])], 0.5, train, str) == 3 * 12 * len(arena.data) * 0.5  # as was planned
 
 
+def test_an_old_plan_and_one_that_does_not_add_up(monkeypatch, tmp_path):
+    """Before rounds on all folds a plan did not say how many folds a round has: one."""
+    given = {"recipe": RECIPE, "device": "cpu", "minutes": 5, "folder": tmp_path}
+    Clock(monkeypatch, 1e-6)
+    found = calibrate(brightness_classes(40), TWO, **given)
+    file = tmp_path / "race.json"
+    plan = json.loads(file.read_text())
+    del plan["repeats"]
+    file.write_text(json.dumps(plan))
+    assert calibrate(brightness_classes(40), TWO, **given) == found
+    for wrong in ({"seeds": [0, 1]}, {"repeats": 3}, {"repeats": 2, "seeds": [0, 1, 2, 3, 4, 5]}):
+        file.write_text(json.dumps(plan | wrong))
+        with pytest.raises(RunError, match=r"race\.json' cannot be read .*: remove it to plan the race anew"):
+            calibrate(brightness_classes(40), TWO, **given)
+
+
 def test_another_race_has_another_plan(monkeypatch, tmp_path):
     given = {"recipe": RECIPE, "device": "cpu", "minutes": 5, "folder": tmp_path}
     Clock(monkeypatch, 1e-6)
@@ -666,8 +684,11 @@ def test_a_choice_of_operations_is_kept_to():
 
 def test_refusals(tmp_path):
     data = brightness_classes()
-    with pytest.raises(ConfigError, match="must be positive, got 0"):
-        calibrate(data, [Candidate("none", named("none"))], minutes=0)
+    for minutes in (0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=f"must be a positive number, got {minutes}"):
+            calibrate(data, [Candidate("none", named("none"))], minutes=minutes)
+    with pytest.raises(ConfigError, match=r"expected of 'mine' must be positive numbers, got \(0.0, 0.05\)"):
+        calibrate(data, [Candidate("mine", named("none"), Expected(0.0, 0.05))])
     with pytest.raises(ConfigError, match="needs a candidate"):
         calibrate(data, [])
     with pytest.raises(ConfigError, match="labels of their own, got none, none"):

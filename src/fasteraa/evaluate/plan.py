@@ -58,6 +58,11 @@ class Plan:
         self.rounds[-1] = replace(self.rounds[-1], seconds=seconds)
         self.save()
 
+    def check(self, folds: int) -> None:
+        """That it is one for so many folds, as it is unless somebody changed the file."""
+        if self.repeats not in (1, folds) or len(self.seeds) != folds * self.repeats:
+            raise _unreadable(self.file, f"{len(self.seeds)} seeds for {folds} rounds of {self.repeats} folds")
+
     def save(self) -> None:
         content = {name: value for name, value in asdict(self).items() if name != "file"}
         RunFolder(self.file.parent).write(self.file, json.dumps(content, indent=1) + "\n")
@@ -73,5 +78,9 @@ def read_plan(file: Path, of: str) -> Plan | None:
         content |= {name: tuple(content[name]) for name in ("candidates", "seeds")}
         plan = Plan(file, **content)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise RunError(f"the plan {str(file)!r} cannot be read ({error}): remove it to plan the race anew") from error
+        raise _unreadable(file, error) from error
     return plan if plan.of == of else None
+
+
+def _unreadable(file: Path, why: object) -> RunError:
+    return RunError(f"the plan {str(file)!r} cannot be read ({why}): remove it to plan the race anew")
