@@ -476,6 +476,13 @@ def test_a_choice_against_the_lowest_error_is_explained():
     )
 
 
+def test_one_that_went_out_earlier_was_not_outweighed():
+    """All others that came as far diverged: it had fewer errors, but on fewer images."""
+    trials = (trial("a", (7.0, 7.0)), replace(trial("b", (6.0, 50.0)), diverged="why"), trial("c", (6.0,)))
+    found = Calibration(trials[0], trials, 3, RECIPE, 1.0)
+    assert found.sentence().endswith("; next is c with 6.0%, from one training alone: a guess.")
+
+
 def test_folds_that_share_images_are_less_sure_than_seeds():
     """Differences of -1, -2 and -1.5: t is 3.93, of two degrees of freedom; else it were 5.20 (p 0.035)."""
     trials = (trial("a", (5.0, 5.0, 5.0)), trial("b", (6.0, 7.0, 6.5)))

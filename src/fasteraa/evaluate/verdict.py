@@ -32,7 +32,7 @@ class Trial:
     policy: Policy
     errors: tuple[float, ...]
     losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
-    images: int = 0  # held back in all of its folds
+    images: int = 0  # held back from its trainings, each as often as it was
     expected: Expected | None = None
     diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
 
@@ -58,7 +58,7 @@ class Trial:
 @dataclass(frozen=True)
 class Calibration:
     chosen: Trial
-    trials: tuple[Trial, ...]  # the winner first, then by folds survived and error
+    trials: tuple[Trial, ...]  # the winner first, then by trainings and error
     folds: int
     recipe: TrainRecipe
     seconds: float
@@ -84,7 +84,7 @@ class Calibration:
         if not rest:
             return words + "."
         second = rest[0]
-        if second.error < self.chosen.error:
+        if second.error < self.chosen.error and len(second.errors) == len(self.chosen.errors):
             return (
                 f"{words}; {second.label} had {second.error:.1f}%, but so few images do not outweigh what was measured "
                 "on other data."
