@@ -69,7 +69,9 @@ def test_search_on_a_folder(photos, tmp_path):
     ("arguments", "told"),
     [
         (["--calibrate-network", "smal"], "did you mean 'small'?"),
-        (["--calibrate-minutes", 0], "--calibrate-minutes must be positive, got 0"),
+        (["--calibrate-minutes", 0], "--calibrate-minutes must be a positive number, got 0"),
+        (["--calibrate-minutes", "inf"], "--calibrate-minutes must be a positive number, got inf"),
+        (["--calibrate-network", "resnet-50", "--size", 16], "the image side must be at least 32"),
         (["--calibrate-epochs", 0], "--calibrate-epochs"),
     ],
 )
@@ -89,6 +91,19 @@ def test_data_that_cannot_be_raced_still_have_a_summary(photos, tmp_path):
     assert "calibration trains classifiers, which needs images of two classes: there is one" in summary
     assert "The policy is as the search found it." in done.stdout
     assert "calibration" not in Policy.load(tmp_path / "run" / "policy.json").provenance
+
+
+def test_a_network_that_is_not_for_images_so_small_still_leaves_a_summary(photos, tmp_path, monkeypatch):
+    """Without --size it is known only when the images are read, as the search begins."""
+    from fasteraa.cli import search as module
+
+    monkeypatch.setattr(module, "_check_network", lambda race, size: None)
+    flags = {"size": 16, "epochs": 1, "batch_size": 8, "ops": "flip,invert", "set_": ["broken_budget=0.5"]}
+    race = module.Race(0.01, "resnet-50")
+    module.run_search(str(photos), tmp_path / "run", flags, None, False, "cpu", None, False, None, race, [])
+    summary = (tmp_path / "run" / "summary.txt").read_text()
+    assert "the image side must be at least 32" in summary
+    assert summary.endswith("The policy is as the search found it.\n")
 
 
 @pytest.mark.slow
@@ -206,6 +221,21 @@ def test_interrupted_and_resumed(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "resuming at epoch" in done.stdout
     assert "ended early" in done.stdout
+
+
+def test_a_run_from_before_there_was_a_choice_of_objectives_is_resumed(photos, tmp_path):
+    """By the command, which reads the settings of the run: that had the paper's."""
+    from fasteraa.cli.search import run_search
+
+    def run(resume, **flags):
+        flags |= {"size": 16, "batch_size": 8, "sub_policies": 2, "ops": "flip,invert,rotate"}
+        run_search(str(photos), tmp_path, {} if resume else flags, None, False, "cpu", None, resume, None, None, [])
+
+    run(resume=False, epochs=1, set_=["objective=paper", "broken_budget=0.5"])
+    file = tmp_path / "config.toml"
+    file.write_text(file.read_text().replace('objective = "paper"\n', ""))
+    run(resume=True)
+    assert 'objective = "paper"' in file.read_text()
 
 
 def test_the_papers_recipes():

@@ -260,6 +260,27 @@ def test_one_that_is_far_off_does_not_move_the_others():
     assert estimates([*near, expecting("d", 80.0, MIDDLING)])[:3] == estimates(near)
 
 
+def test_an_error_that_no_noise_explains_counts_as_it_is():
+    """Where the others have few errors, what is expected is near none of them, whatever was measured."""
+    race = [expecting("m", 0.2, MIDDLING, 1000), expecting("n", 0.2, MIDDLING, 1000)]
+    ruined = expecting("ruined", 50.0, GOOD, 1000)
+    assert estimates([*race, ruined])[2] > 40.0
+    assert choose([*race, ruined]).label == "m"
+    assert [each.label for each in better_half([*race, ruined], 2)] == ["m", "n"]
+    lucky = expecting("lucky", 1.0, POOR, 1000)
+    high = [expecting("m", 30.0, MIDDLING, 1000), expecting("n", 30.0, MIDDLING, 1000)]
+    assert estimates([*high, lucky])[2] < 5.0
+
+
+@pytest.mark.parametrize(("error", "images"), [(30.0, 60), (10.0, 60), (50.0, 2)])
+def test_where_most_have_no_errors_one_that_has_some_is_not_chosen(error, images):
+    """All are then expected to have none, and `none` would win among equals."""
+    race = [expecting("none", error, Expected(1.2, 0.25), images)]
+    race += [expecting(label, 0.0, MIDDLING, images) for label in "abc"]
+    assert choose(race).label == "a"
+    assert choose([replace(race[0], errors=(0.0,)), *race[1:]]).label == "none"
+
+
 def test_noise_between_seeds_counts():
     """However many images are held back, those who do differently from fold to fold are hard to tell apart."""
     steady, changing = (9.0, 9.0, 9.0, 9.0), (8.0, 7.5, 8.0, 7.5)
@@ -317,6 +338,8 @@ def test_other_folds_are_another_race(monkeypatch):
     given = (brightness_classes(8), TWO, RECIPE, 0)
     before = module._identity(*given)
     assert module._identity(*given) == before
+    other = [TWO[0], replace(TWO[1], expected=GOOD)]  # others may go on
+    assert module._identity(given[0], other, *given[2:]) != before
     monkeypatch.setattr(module, "FOLDS", module.FOLDS + 1)
     assert module._identity(*given) != before
 
@@ -484,6 +507,13 @@ def test_a_choice_against_the_lowest_error_is_explained():
     )
 
 
+def test_one_that_went_out_earlier_was_not_outweighed():
+    """All others that came as far diverged: it had fewer errors, but on fewer images."""
+    trials = (trial("a", (7.0, 7.0)), replace(trial("b", (6.0, 50.0)), diverged="why"), trial("c", (6.0,)))
+    found = Calibration(trials[0], trials, 3, RECIPE, 1.0)
+    assert found.sentence().endswith("; next is c with 6.0%, from one training alone: a guess.")
+
+
 def test_folds_that_share_images_are_less_sure_than_seeds():
     """Differences of -1, -2 and -1.5: t is 3.93, of two degrees of freedom; else it were 5.20 (p 0.035)."""
     trials = (trial("a", (5.0, 5.0, 5.0)), trial("b", (6.0, 7.0, 6.5)))
@@ -635,6 +665,18 @@ def test_runs_that_were_finished_before_count_as_the_others(monkeypatch, tmp_pat
     )  # as was planned
 
 
+def test_a_plan_that_does_not_add_up(monkeypatch, tmp_path):
+    given = {"recipe": RECIPE, "device": "cpu", "minutes": 5, "folder": tmp_path}
+    Clock(monkeypatch, 1e-6)
+    calibrate(brightness_classes(40), TWO, **given)
+    file = tmp_path / "race.json"
+    plan = json.loads(file.read_text())
+    for wrong in ({"seeds": [0, 1]}, {"heats": [1, 3, 9]}, {"heats": ["a"]}, {"heats": [3]}):
+        file.write_text(json.dumps(plan | wrong))
+        with pytest.raises(RunError, match=r"race\.json' cannot be read .*: remove it to plan the race anew"):
+            calibrate(brightness_classes(40), TWO, **given)
+
+
 def test_another_race_has_another_plan(monkeypatch, tmp_path):
     given = {"recipe": RECIPE, "device": "cpu", "minutes": 5, "folder": tmp_path}
     Clock(monkeypatch, 1e-6)
@@ -678,8 +720,11 @@ def test_a_choice_of_operations_is_kept_to():
 
 def test_refusals(tmp_path):
     data = brightness_classes()
-    with pytest.raises(ConfigError, match="must be positive, got 0"):
-        calibrate(data, [Candidate("none", named("none"))], minutes=0)
+    for minutes in (0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=f"must be a positive number, got {minutes}"):
+            calibrate(data, [Candidate("none", named("none"))], minutes=minutes)
+    with pytest.raises(ConfigError, match=r"expected of 'mine' must be positive numbers, got \(0.0, 0.05\)"):
+        calibrate(data, [Candidate("mine", named("none"), Expected(0.0, 0.05))])
     with pytest.raises(ConfigError, match="needs a candidate"):
         calibrate(data, [])
     with pytest.raises(ConfigError, match="labels of their own, got none, none"):

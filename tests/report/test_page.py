@@ -303,6 +303,16 @@ def test_provenance_of_any_shape(tmp_path, provenance):
 # --- missing and damaged --------------------------------------------------------------------------------------------
 
 
+def test_a_run_whose_objective_is_gone_still_has_a_page(copy):
+    """It cannot go on, but what it found is there."""
+    file = copy / "config.toml"
+    text = file.read_text()
+    assert 'objective = "diverse"' in text
+    file.write_text(text.replace('objective = "diverse"', 'objective = "hard"\nallowance = 1.0'))
+    assert "objective = &#34;hard&#34;" in make_page(copy, Options())
+    assert status(copy)["planned"] == len((copy / "metrics.jsonl").read_text().splitlines())
+
+
 def test_missing_pieces(copy):
     assert "No comparison was given" in page_of(copy).text()
     for name, words in (

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from fasteraa.data import load
-from fasteraa.errors import ConfigError, DataError, RunError, Stopped
+from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
 from fasteraa.policy import Policy
 from fasteraa.policy.named import named
 from fasteraa.reproduce import TABLES, Found, Reproduction, engine, reproduce
 from fasteraa.reproduce.engine import _kept, parse_sources
 from fasteraa.reproduce.pages import caption, summary, to_markdown, to_svg
 from fasteraa.reproduce.result import standings
+from fasteraa.search.config import make_config, read_config
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -93,6 +94,22 @@ def test_calibrated_searches_share_the_search(shared):
         assert "calibration" not in plain.provenance
         assert calibrated.provenance["calibration"]["folds"] >= 2
         assert calibrated.provenance["data"] == plain.provenance["data"]
+
+
+def test_searches_and_races_flip_as_the_network_is_trained(tmp_path, monkeypatch):
+    """Not house numbers: a race of mirrored digits is about other data."""
+    raced = []
+
+    def race(data, candidates, *, recipe, **_):
+        raced.append(recipe)
+        raise RaceError("enough")
+
+    monkeypatch.setattr(engine, "calibrate", race)
+    with pytest.raises(RunError, match="enough"):
+        quick("quality", tmp_path, only="calibrated")
+    searched = {path.name: make_config(read_config(path / "config.toml")) for path in (tmp_path / "searches").iterdir()}
+    assert {name.split("-")[0] for name, config in searched.items() if not config.flip} == {"svhn"}
+    assert sorted(recipe.flip for recipe in raced) == [False] + [True] * (len(searched) - 1)
 
 
 def test_nothing_is_run_twice(shared, monkeypatch):

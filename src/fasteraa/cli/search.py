@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fasteraa.errors import ConfigError, RaceError
-from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
+from fasteraa.search.config import BEFORE, SearchConfig, make_config, read_config, to_toml
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,9 +34,11 @@ class Race:
     epochs: int | None = None
 
 
-def effective_config(flags: Mapping[str, Any], config: Path | None, recipe: str | None) -> SearchConfig:
-    """Defaults, then the paper's recipe, then the TOML file, then flags."""
-    settings: dict[str, Any] = {}
+def effective_config(
+    flags: Mapping[str, Any], config: Path | None, recipe: str | None, old: bool = False
+) -> SearchConfig:
+    """Defaults, then the paper's recipe, then the TOML file, which may be that of an `old` run, then flags."""
+    settings: dict[str, Any] = dict(BEFORE) if old else {}
     if recipe is not None:
         from fasteraa.data import recipe_for
 
@@ -87,10 +90,13 @@ def run_search(
     trackers: Sequence[str],
 ) -> None:
     if race is not None:
-        _check_race(race)
-    if resume and config is None and (out / "config.toml").is_file():
-        config = out / "config.toml"  # a resumed run has its own settings
-    settings = effective_config(flags, config, (source or "sample") if recipe else None)
+        _check_minutes(race)
+    own = resume and config is None and (out / "config.toml").is_file()  # a resumed run has its own settings
+    settings = effective_config(
+        flags, out / "config.toml" if own else config, (source or "sample") if recipe else None, old=own
+    )
+    if race is not None:
+        _check_network(race, settings.size)
     from fasteraa.search.progress import for_this_terminal
     from fasteraa.search.trackers import track
 
@@ -99,14 +105,17 @@ def run_search(
         _search(source, settings, out, device, data_root, resume, max_minutes, race, progress)
 
 
-def _check_race(race: Race) -> None:
+def _check_minutes(race: Race) -> None:
+    if not 0 < race.minutes < math.inf:
+        raise ConfigError(f"--calibrate-minutes must be a positive number, got {race.minutes:g}; or say --no-calibrate")
+
+
+def _check_network(race: Race, size: int | None) -> None:
     """Before the search: a wrong name would be noticed after it."""
-    if not race.minutes > 0:
-        raise ConfigError(f"--calibrate-minutes must be positive, got {race.minutes:g}; or say --no-calibrate")
     if race.network is not None:
         from fasteraa.search.run import check_backbone
 
-        check_backbone(SearchConfig(backbone=race.network))
+        check_backbone(SearchConfig(backbone=race.network, size=size))
 
 
 def _search(
@@ -142,7 +151,8 @@ def _search(
     elif race is not None and result.finished:
         try:
             calibration = _calibrate(result, settings, race, folder, device, progress.say)
-        except RaceError as error:  # such data say nothing about how much; that is no reason to lose the summary
+        # such data say nothing about how much, or are too small for --calibrate-network: no reason to lose the summary
+        except (RaceError, ConfigError) as error:
             summary += f"\n\n{error}\nThe policy is as the search found it."
         else:
             policy = calibration.policy(result.policy)

@@ -78,12 +78,17 @@ def calibrate(
     `jobs` runs go side by side: by default as many as there are cores on a CPU, eighteen on a GPU. With a `folder` a
     race that was stopped goes on as it was planned, with what was finished; of `minutes` what it took before is gone.
     """
-    if not minutes > 0:
-        raise ConfigError(f"the minutes of calibration must be positive, got {minutes}")
+    if not 0 < minutes < math.inf:
+        raise ConfigError(f"the minutes of calibration must be a positive number, got {minutes}")
     if not candidates:
         raise ConfigError("calibration needs a candidate")
     if len({candidate.label for candidate in candidates}) < len(candidates):
         raise ConfigError(f"candidates need labels of their own, got {', '.join(each.label for each in candidates)}")
+    for each in candidates:
+        if each.expected is not None and not all(0 < value < math.inf for value in each.expected):
+            raise ConfigError(
+                f"what is expected of {each.label!r} must be positive numbers, got {tuple(each.expected)}"
+            )
     began, all_images = time.monotonic(), len(data)
     data = _raceable(data, say)
     recipe = replace(recipe or race_recipe(data, device), cutout=0)
@@ -171,8 +176,8 @@ def _raceable(data: ImageSet, say: Say) -> ImageSet:
 
 
 def _identity(data: ImageSet, candidates: Sequence[Candidate], recipe: TrainRecipe, seed: int) -> str:
-    """Whatever makes it another race; not the time it may take."""
-    policies = [(each.label, each.policy.hash) for each in candidates]
+    """Whatever makes it another race (who goes on depends on expectations, too); not the time it may take."""
+    policies = [(each.label, each.policy.hash, each.expected) for each in candidates]
     return hashlib.sha256(json.dumps([data.fingerprint, policies, recipe.key, seed, FOLDS]).encode()).hexdigest()[:16]
 
 

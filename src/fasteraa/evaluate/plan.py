@@ -72,6 +72,10 @@ def read_plan(file: Path, of: str) -> Plan | None:
         content["rounds"] = [Round(**each) for each in content["rounds"]]
         content |= {name: tuple(content.get(name, ())) for name in ("candidates", "heats", "seeds")}
         plan = Plan(file, **content)
+        if plan.of != of or not plan.heats:  # without heats it is an older version's
+            return None
+        if len(plan.seeds) != sum(plan.heats) or len(plan.rounds) > len(plan.heats):
+            raise ValueError(f"{len(plan.seeds)} seeds for {sum(plan.heats)} trainings, {len(plan.rounds)} rounds")
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise RunError(f"the plan {str(file)!r} cannot be read ({error}): remove it to plan the race anew") from error
-    return plan if plan.of == of and plan.heats else None  # without heats it is an older version's
+    return plan

@@ -2,7 +2,7 @@
 
 A race of few images says little: two policies that are a point apart are told from each other by thousands of held-back
 images, not by hundreds. So an error is weighed against what was expected before: the noisier the measurement, the more
-the expectation counts.
+the expectation counts. What no noise explains counts as it was measured: an operation may ruin a kind of data.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import Estimate, leftover, paired
 from fasteraa.policy.artifact import Policy
 
+# standard errors by which an expectation moves an error, at most (limited translation, as Efron and Morris call it)
+_FURTHEST = 3.0
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -28,7 +31,7 @@ class Trial:
     policy: Policy
     errors: tuple[float, ...]
     losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
-    images: int = 0  # held back in all of its folds
+    images: int = 0  # held back from its trainings, each as often as it was
     expected: Expected | None = None
     diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
 
@@ -54,7 +57,7 @@ class Trial:
 @dataclass(frozen=True)
 class Calibration:
     chosen: Trial
-    trials: tuple[Trial, ...]  # the winner first, then by folds survived and error
+    trials: tuple[Trial, ...]  # the winner first, then by trainings and error
     folds: int
     recipe: TrainRecipe
     seconds: float
@@ -80,7 +83,7 @@ class Calibration:
         if not rest:
             return words + "."
         second = rest[0]
-        if second.error < self.chosen.error:
+        if second.error < self.chosen.error and len(second.errors) == len(self.chosen.errors):
             return (
                 f"{words}; {second.label} had {second.error:.1f}%, but so few images do not outweigh what was measured "
                 "on other data."
@@ -150,7 +153,10 @@ def trainings(count: int) -> str:
 
 
 def estimates(trials: Sequence[Trial]) -> list[float]:
-    """The errors of trials on the same images, each moved towards what was expected as far as its noise allows."""
+    """The errors of trials on the same images, each moved towards what was expected as far as its noise allows.
+
+    Expectations are relative to the middling trial; where that has no errors, all are expected to have none.
+    """
     level = median([trial.error / trial.expected.error for trial in trials if trial.expected] or [0.0])
     noise = _training_noise(trials)
     return [_weighed(trial, level, max(trial.noise, noise)) for trial in trials]
@@ -160,8 +166,8 @@ def _weighed(trial: Trial, level: float, noise: float) -> float:
     if trial.expected is None:
         return trial.error
     spread = level * trial.expected.spread
-    share = spread**2 / (spread**2 + noise**2)
-    return share * trial.error + (1 - share) * level * trial.expected.error
+    away = noise**2 / (spread**2 + noise**2) * (level * trial.expected.error - trial.error)
+    return trial.error + min(max(away, -_FURTHEST * noise), _FURTHEST * noise)
 
 
 def _training_noise(trials: Sequence[Trial]) -> float:
@@ -187,5 +193,6 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def _ranked(trials: Sequence[Trial]) -> list[Trial]:
+    """Of equal estimates (all are expected to have no errors) the lower error is first; of equal errors, `none`."""
     pairs = zip(estimates(trials), trials, strict=True)
-    return [trial for _, trial in sorted(pairs, key=lambda pair: (pair[0], pair[1].label != "none"))]
+    return [trial for _, trial in sorted(pairs, key=lambda pair: (pair[0], pair[1].error, pair[1].label != "none"))]

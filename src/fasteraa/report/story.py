@@ -54,7 +54,7 @@ def read_story(path: Path, comparison: Path | None = None) -> Story:
     """Missing pieces are left out, damaged ones are an error."""
     folder = RunFolder(path)
     check_is_run(folder)
-    config = make_config(read_config(folder.config)) if folder.config.exists() else None
+    config = make_config(read_config(folder.config, to_show=True)) if folder.config.exists() else None
     metrics = _metrics(folder.metrics)
     start, policy, found = (_policy(file) for file in (folder.start, folder.policy, folder.found))
     trajectory = _trajectory(folder, config)
@@ -94,7 +94,7 @@ def status(path: Path) -> dict[str, Any]:
     folder = RunFolder(path)
     check_is_run(folder)
     done = len(_metrics(folder.metrics))
-    planned = make_config(read_config(folder.config)).epochs if folder.config.exists() else None
+    planned = make_config(read_config(folder.config, to_show=True)).epochs if folder.config.exists() else None
     state = _state(folder, _policy(folder.policy), done)
     return {"state": state, "epochs": done, "planned": planned or done, "version": version(path)}
 

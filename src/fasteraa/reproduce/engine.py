@@ -190,7 +190,8 @@ class _Made:
     def _calibrate(self, wanted: Search, result: SearchResult, seed: int) -> None:
         """As `fasteraa search` ends; the search itself is shared with lines that do without."""
         file = self._file(wanted, seed)
-        recipe = race_recipe(result.data, self.setting.device)
+        config = self._config(wanted, seed)
+        recipe = replace(race_recipe(result.data, self.setting.device), crop=config.crop, flip=config.flip)
         candidates = usual_candidates(result.start, result.policy, result.halfway, None)
         found = calibrate(
             result.data,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fasteraa.reproduce.declare import DATA, OURS, Line, Search, Table
+from fasteraa.reproduce.declare import DATA, OURS, Line, Search, Table, find_recipe
 
 CALIBRATED = "calibrated search"
 MINUTES = 1.5  # of calibration
@@ -26,9 +26,9 @@ _SETS = {
 _PAPER = {("reduced-cifar10", "none"): 24.3, ("reduced-cifar10", "cutout"): 22.5, ("reduced-cifar10", OURS): 14.8}
 
 
-def _searched(data: str, calibrate: float = 0.0, **settings: Any) -> Search:
-    known = DATA[data]
-    settings |= {"backbone": "wrn-40-2"}
+def _searched(data: str, recipe: str, calibrate: float = 0.0, **settings: Any) -> Search:
+    known, flip = DATA[data], find_recipe(recipe).flip
+    settings |= {"backbone": "wrn-40-2"} | ({} if flip else {"flip": False})  # as the network is trained
     if (known.subset or 0) <= 1_000:
         settings |= {"batch_size": 64}  # few images
     return Search(source=known.source, images=known.subset, size=known.size, settings=settings, calibrate=calibrate)
@@ -42,9 +42,9 @@ def _lines(data: str, recipe: str, autoaugment: str | None) -> list[Line]:
         "TrivialAugment (wide)": "trivialaugment-wide",
         "uniform": "uniform",
         "random": "random",
-        OURS: _searched(data, objective="paper"),
-        f"{OURS}, floor on diversity": _searched(data, objective="diverse"),
-        CALIBRATED: _searched(data, calibrate=MINUTES),
+        OURS: _searched(data, recipe, objective="paper"),
+        f"{OURS}, floor on diversity": _searched(data, recipe, objective="diverse"),
+        CALIBRATED: _searched(data, recipe, calibrate=MINUTES),
     }
     if autoaugment is not None:
         policies["AutoAugment"] = autoaugment

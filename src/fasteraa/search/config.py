@@ -102,6 +102,8 @@ NORMS = ("none", "batch")
 PRECISIONS = ("auto", "bf16", "tf32", "float32")
 OBJECTIVES = ("paper", "diverse")
 _GONE = ("allowance",)  # settings that the files of old runs still have
+_GONE_OBJECTIVES = ("hard", "bilevel")
+BEFORE = {"objective": "paper"}  # what old runs had whose files do not name it: there was no choice
 _AT_LEAST = {
     "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1,
     "operation_count": 1,
@@ -125,8 +127,11 @@ def make_config(settings: Mapping[str, Any]) -> SearchConfig:
     return SearchConfig(**{name: _converted(name, value) for name, value in settings.items()})
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, at the top level or under [search]."""
+def read_config(path: Path, to_show: bool = False) -> dict[str, Any]:
+    """The settings in a TOML file, at the top level or under [search].
+
+    `to_show`: of a run to be looked at, not to go on with; an objective that is gone is left out.
+    """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -140,6 +145,8 @@ def read_config(path: Path) -> dict[str, Any]:
         wrong = f"{beside[0]!r} beside it" if beside else f"search = {settings!r}"
         raise ConfigError(f"{str(path)!r} must hold the settings at the top level or all in [search], got {wrong}")
     settings = {name: value for name, value in settings.items() if name not in _GONE}
+    if to_show and settings.get("objective") in _GONE_OBJECTIVES:
+        del settings["objective"]
     try:
         make_config(settings)
     except FasterAAError as error:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fasteraa.errors import RunError, reason
-from fasteraa.search.config import SearchConfig, make_config, read_config, to_toml
+from fasteraa.search.config import BEFORE, SearchConfig, make_config, read_config, to_toml
 
 _MAY_CHANGE = (
     "epochs",
@@ -79,8 +79,7 @@ class RunFolder:
         self._check_is_folder()
         if not self.config.exists():
             raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
-        # a file from before there was a choice does not name the objective
-        old = vars(make_config({"objective": "paper", **read_config(self.config)}))
+        old = vars(make_config({**BEFORE, **read_config(self.config)}))
         for name, value in vars(config).items():
             if old[name] != value and name not in _MAY_CHANGE:
                 raise RunError(
