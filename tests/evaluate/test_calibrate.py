@@ -12,6 +12,7 @@ import torch
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
 from fasteraa.evaluate import calibrate as module
+from fasteraa.evaluate import verdict
 from fasteraa.evaluate.calibrate import Calibration, Candidate, Trial, calibrate, usual_candidates
 from fasteraa.evaluate.candidates import Expected
 from fasteraa.evaluate.compare import run_group
@@ -290,6 +291,13 @@ def test_noise_between_seeds_counts():
         assert choose([replace(each, images=1_000_000) for each in race]).label == winner
 
 
+def test_noise_between_seeds_is_that_of_a_mean_difference():
+    """Of every error half a point is left over, which neither its row nor its column explains."""
+    rows = [(10.0, 11.0, 10.0, 11.0), (11.0, 10.0, 11.0, 10.0)]
+    noise = verdict._training_noise([trial(label, row) for label, row in zip("ab", rows, strict=True)])
+    assert noise == pytest.approx((8 * 0.25 / 3) ** 0.5 * (2 / 4) ** 0.5)
+
+
 def test_who_goes_on_is_decided_by_the_estimate():
     race = [expecting("poor", 19.5, POOR, 100), expecting("good", 20.0, GOOD, 100), expecting("m", 20.1, MIDDLING, 100)]
     plain = expecting("none", 30.0, Expected(1.2, 0.25), 100)
@@ -326,6 +334,20 @@ def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
     assert left(30.0, epochs=16) == 16  # what the round before had
     assert left(8.2, epochs=16) == 16
     assert left(7.9, epochs=16) is None  # 15 are less than four fifths of what was planned
+
+
+def test_many_trainings_cost_as_many_runs(tmp_path, monkeypatch):
+    """Two candidates, trained 1, 3 and 9 times: 26 runs. What pays for 95 epochs of them does not pay for 96."""
+    monkeypatch.setattr(module, "_HEATS", HEATS)
+    arenas = module._folds(brightness_classes(60), tmp_path, "cpu", 0)
+    recipe = replace(RECIPE, epochs=1000, batch_size=2)
+    plan = Plan(None, "", 60, 0.01)
+    epoch = 0.01 * len(arenas[0].data)
+    module._fit(plan, TWO, recipe, 26 * 95.5 * epoch, arenas, 0)
+    assert (plan.heats, plan.epochs, len(plan.seeds)) == ((1, 3, 9), 95, 13)
+    plan.rounds = [Round(2, 95, 2 * 95 * 0.1)]  # 19 s
+    assert module._next_epochs(plan, 2, 19 + 24 * 95 * 0.1 + 0.01) == 95  # 24 runs are left
+    assert module._next_epochs(plan, 2, 19 + 24 * 94 * 0.1 + 0.01) == 94
 
 
 def test_a_recipe_of_few_epochs_is_raced_on_all_folds():
@@ -432,6 +454,15 @@ def test_few_images_are_seen_more_often(images, epochs):
 def test_many_images_are_seen_in_larger_batches(images, batch, rate):
     recipe = module._in_large_batches(TrainRecipe(batch_size=64, learning_rate=0.05), images)
     assert (recipe.batch_size, recipe.learning_rate) == (batch, rate)
+
+
+def test_on_a_gpu_a_race_is_long_and_in_large_batches_unless_the_network_is_given(monkeypatch):
+    monkeypatch.setattr(module, "find_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(module, "_MANY_IMAGES", 40)
+    own = module.choose_recipe(brightness_classes(40), "cpu", "wrn-16-2")
+    quick, given = (module.race_recipe(brightness_classes(40), "cpu", name) for name in (None, "wrn-16-2"))
+    assert (quick.batch_size, given.batch_size) == (2 * own.batch_size, own.batch_size)
+    assert quick.epochs == given.epochs == 1200  # one step an epoch
 
 
 def test_a_race_may_be_like_the_training_to_come():
@@ -710,6 +741,18 @@ def test_candidates_hold_what_people_use_and_the_start():
     least = labels[: module._LEAST_CANDIDATES]  # that any budget has
     assert {"none", "trivialaugment-wide", "start"} <= set(least)
     assert {label.split(",")[0] for label in least} >= {"uniform", "found"}
+
+
+def test_candidates_are_as_strong_as_they_are_called():
+    start, found = named("random", seed=0), named("random", seed=1)
+    by_label = {each.label: each for each in usual_candidates(start, found, start, None)}
+    for label, each in by_label.items():
+        passes = int(label.split(", ")[1][0]) if label.endswith(" passes") else 1
+        assert each.policy.strength.passes == named("uniform").with_strength(passes).strength.passes, label
+    assert by_label["uniform, half as often"].policy == named("uniform").with_strength(probability=0.5)
+    assert by_label["none"].expected.spread >= 4 * by_label["found"].expected.spread
+    assert min(each.expected.error for each in by_label.values()) > 0.9
+    assert max(by_label.values(), key=lambda each: each.expected.error).label == "none"
 
 
 def test_a_choice_of_operations_is_kept_to():
