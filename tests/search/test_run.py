@@ -68,6 +68,7 @@ def test_the_result_and_the_folder(tiny, quick, tmp_path):
     assert provenance["config"]["epochs"] == 3
     assert provenance["finished"]
     assert provenance["backbone"] == "small"
+    assert provenance["precision"] == "float32"
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert left == {"config.toml", "metrics.jsonl", "checkpoint.pt", "policy.json", "start.json"}
 

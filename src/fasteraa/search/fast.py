@@ -120,7 +120,7 @@ class Recorded:
 
     def __init__(self, step: Step):
         self.step = step
-        self.critic, self.policy = step.critic, step.policy
+        self.critic, self.policy, self.precision = step.critic, step.policy, step.precision
         self.critic_optimiser, self.policy_optimiser = step.critic_optimiser, step.policy_optimiser
         self._graph: torch.cuda.CUDAGraph | None = None
 

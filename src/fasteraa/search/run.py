@@ -383,7 +383,8 @@ class Run:
         return torch.cuda.max_memory_allocated(self.device) >> 20 if self.device.type == "cuda" else None
 
     def provenance(self, finished: bool) -> dict[str, Any]:
-        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine() + " CPU"
+        on_cpu = self.device.type == "cpu"
+        device = platform.machine() + " CPU" if on_cpu else torch.cuda.get_device_name(self.device)
         return {
             "method": "Faster AutoAugment",
             "data": {
@@ -396,6 +397,7 @@ class Run:
             },
             "config": to_settings(self.config),
             "backbone": self.backbone,
+            "precision": "float32" if (on_cpu and self.step.precision == "tf32") else self.step.precision,
             "epochs": self.epoch,
             "finished": finished,
             "seconds": round(self.seconds, 2),
