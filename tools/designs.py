@@ -1,0 +1,181 @@
+"""Which operations help, and how much of them? Policies drawn at random, one short training each, many sets of images.
+
+    PYTHONPATH=src python3 tools/designs.py train OUT NAME=SOURCE ... [--designs 54] [--no-flip NAME,NAME] [--minutes 5]
+    PYTHONPATH=src python3 tools/designs.py read OUT
+
+A design is a set of operations (each is in it half of the time), how many of them an image meets, and how far warps and
+colours go. Each set of images has designs of its own, the same ones every time. `train` measures them, and a few
+policies that people use, on the source's held-out images and writes OUT/NAME.json; sources should hold out images that
+no comparison is tested on. `read` fits a line to all of them: by how many % the error changes for every time that an
+image meets an operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+WARPS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
+PLAIN = (
+    "none", "trivialaugment-wide", "autoaugment-cifar10", "randaugment(2,14)", "randaugment(3,14)",
+)  # fmt: skip
+DOSES = (1.0, 2.0, 3.0)
+WARPED = (0.35, 0.7, 1.0)
+COLOURED = (0.6, 1.0)
+LEAST_EPOCHS, LEAST_STEPS = 60, 1500  # of a training
+MANY_IMAGES = 2_000
+
+
+@dataclass(frozen=True)
+class Design:
+    ops: tuple[str, ...]
+    dose: float  # operations that an image meets, in the mean
+    warps: float  # the largest magnitude of warps
+    others: float  # and of the others
+
+
+def operations() -> list[str]:
+    """All but the flip, which the baseline has."""
+    from fasteraa.ops import OPS
+
+    return [name for name in OPS if name != "flip"]
+
+
+def draw(rng: Random) -> Design:
+    ops: tuple[str, ...] = ()
+    while len(ops) < 4:
+        ops = tuple(op for op in operations() if rng.random() < 0.5)
+    return Design(ops, rng.choice(DOSES), rng.choice(WARPED), rng.choice(COLOURED))
+
+
+def policy_of(design: Design):
+    """One stage more than what an image meets, each of them at work as often as that needs."""
+    from fasteraa.ops import OPS
+    from fasteraa.policy import Choice, Policy, SubPolicy
+
+    stages = round(design.dose) + 1
+    probability = design.dose / stages
+
+    def choice(op: str) -> Choice:
+        most = design.warps if op in WARPS else design.others
+        return Choice(op, probability, (0.0, most) if OPS[op].span else None)
+
+    return Policy((SubPolicy((tuple(map(choice, design.ops)),) * stages),), "design")
+
+
+def train(given: argparse.Namespace) -> None:
+    from fasteraa.evaluate.arena import open_arena
+    from fasteraa.evaluate.compare import Cell, read_cell, run_cells
+    from fasteraa.evaluate.recipe import TrainRecipe
+    from fasteraa.policy import Policy
+
+    until = time.time() + 60 * given.minutes
+    for pair in given.sources:
+        name, _, source = pair.partition("=")
+        arena = open_arena(source, given.out / name, size=given.size)
+        batch = 128 if len(arena.data) >= MANY_IMAGES else 64
+        epochs = max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / max(len(arena.data) // batch, 1)))
+        recipe = TrainRecipe(network=given.network, epochs=epochs, batch_size=batch, learning_rate=0.1 * batch / 128)
+        recipe = replace(recipe, weight_decay=5e-4, cutout=0, flip=name not in given.no_flip.split(","))
+        plain = {label: Policy.named(label) for label in PLAIN}
+        plain["uniform, 2 passes"] = Policy.named("uniform").with_strength(2)
+        cells = [Cell(label, policy, recipe, given.seed) for label, policy in plain.items()]
+        rng = Random(f"{name} {given.seed}")
+        designs = {f"design {number}": draw(rng) for number in range(given.designs)}
+        cells += [Cell(label, policy_of(design), recipe, given.seed) for label, design in designs.items()]
+        began = time.time()
+        run_cells(arena, cells, jobs=given.jobs, say=lambda text: None, fuse=False, until=until)
+        rows = []
+        for cell in cells:
+            record = read_cell(arena, cell)
+            if record is not None and record.get("error") is not None:
+                design = designs.get(cell.label)
+                rows.append(
+                    {"label": cell.label, "error": round(record["error"], 3)} | (design.__dict__ if design else {})
+                )
+        table = {
+            "set": name,
+            "images": len(arena.data),
+            "held_out": len(arena.held_out),
+            "epochs": epochs,
+            "batch": batch,
+        }
+        (given.out / f"{name}.json").write_text(json.dumps(table | {"runs": rows}, indent=1) + "\n")
+        best = sorted(rows, key=lambda row: row["error"])
+        print(f"{name}: {len(rows)} of {len(cells)} in {time.time() - began:.0f} s;", end=" ")
+        print(", ".join(f"{row['label']} {row['error']}" for row in best if "ops" not in row), end="; designs ")
+        print(*(row["error"] for row in best if "ops" in row), flush=True)
+
+
+def read(given: argparse.Namespace) -> None:
+    tables = [json.loads(file.read_text()) for file in sorted(given.out.glob("*.json"))]
+    names = operations()
+    rows, targets, owners = [], [], []
+    for table in tables:
+        drawn = [row for row in table["runs"] if "ops" in row]
+        level = np.mean([math.log(row["error"]) for row in drawn])
+        for row in drawn:
+            rows.append(features(row, names))
+            targets.append(100 * (math.log(row["error"]) - level))
+            owners.append(table["set"])
+    x, y, owner = np.array(rows), np.array(targets), np.array(owners)
+    labels = [*names, "dose squared", "warps: largest magnitude x dose", "others: largest magnitude x dose"]
+    effect, error = fit(x, y, owner)
+    sets = [table["set"] for table in tables]
+    single = {each: fit(x[owner == each], y[owner == each], owner[owner == each])[0] for each in sets}
+    print(f"{len(y)} runs; what is left beside the line: {np.std(y - centred(x, owner) @ effect):.2f} % of the error")
+    print("| | all sets | " + " | ".join(sets) + " |\n|" + "---|" * (len(sets) + 2))
+    for column in np.argsort(effect):
+        cells = " | ".join(f"{single[each][column]:+.1f}" for each in sets)
+        print(f"| {labels[column]} | {effect[column]:+.2f} ± {error[column]:.2f} | {cells} |")
+
+
+def features(row: dict, names: list[str]) -> list[float]:
+    each = row["dose"] / len(row["ops"])
+    warped = each * sum(op in WARPS for op in row["ops"])
+    met = [each * (name in row["ops"]) for name in names]
+    return [*met, row["dose"] ** 2 / 4, warped * (row["warps"] - 0.7), (row["dose"] - warped) * (row["others"] - 0.8)]
+
+
+def centred(x: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """Each set has a level of its own."""
+    x = x.copy()
+    for each in set(owner):
+        x[owner == each] -= x[owner == each].mean(0)
+    return x
+
+
+def fit(x: np.ndarray, y: np.ndarray, owner: np.ndarray, ridge: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
+    """Least squares with a little pull to zero, and standard errors."""
+    x = centred(x, owner)
+    inverse = np.linalg.inv(x.T @ x + ridge * np.eye(x.shape[1]))
+    effect = inverse @ x.T @ y
+    variance = np.sum((y - x @ effect) ** 2) / max(len(y) - x.shape[1], 1)
+    return effect, np.sqrt(np.diag(inverse @ x.T @ x @ inverse) * variance)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("train", "read"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("sources", nargs="*", metavar="NAME=SOURCE")
+    parser.add_argument("--network", default="wrn-16-2")
+    parser.add_argument("--designs", type=int, default=54)
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=18)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--no-flip", default="", metavar="NAME,...")
+    given = parser.parse_args()
+    train(given) if given.what == "train" else read(given)
+
+
+if __name__ == "__main__":
+    main()
