@@ -178,6 +178,7 @@ def _calibrate(
 ) -> Calibration:
     from fasteraa.errors import Stopped
     from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
+    from fasteraa.evaluate.effects import testable
 
     recipe = race_recipe(result.data, device, race.network, race.epochs)
     recipe = replace(recipe, crop=settings.crop, flip=settings.flip)
@@ -191,6 +192,7 @@ def _calibrate(
             device=device,
             folder=folder.path / "calibration",
             seed=settings.seed,
+            ops=testable(settings.ops),
             say=say,
         )
     except Stopped as stopped:

@@ -1,7 +1,9 @@
 """How much augmentation: race policies by what counts, the error of short trainings on images held back from training.
 
-The search says which operations leave the data; it cannot say how strong a policy a training run wants. So candidates
-(the found policy at several strengths, its start, published policies, no augmentation at all) are trained for a while
+The search says which operations leave the data; it cannot say which ones help a training run, nor how strong a policy
+it wants. So, where trainings are quick, an experiment first tells which operations help (`experiment`). Then candidates
+(policies made of what helps, the found policy at several strengths, its start, published ones, no augmentation at all)
+are trained for a while
 on a part of the training images and measured on the rest: all of them on one part, the better half on another part,
 and so on, until time or parts run out; where trainings are quick, those who are left are trained several times. `none`
 stays in to the end: what is not better than doing nothing is not chosen. Test images are never touched.
@@ -26,15 +28,18 @@ import torch
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RaceError
 from fasteraa.evaluate.arena import Arena
-from fasteraa.evaluate.candidates import Candidate, usual_candidates
+from fasteraa.evaluate.candidates import Candidate, usual_candidates, weighted_candidates
 from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells, start_workers, why_diverged
-from fasteraa.evaluate.plan import Plan, read_plan
+from fasteraa.evaluate.effects import Effects
+from fasteraa.evaluate.experiment import FEWEST, affordable, cells_of_experiment, read_experiment
+from fasteraa.evaluate.plan import Plan, Round, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Group, Training
 from fasteraa.evaluate.verdict import Calibration, Trial, better_half, choose, trainings
 from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
+_RACE = 2  # another one where a race cannot go on that an earlier version began
 FOLDS = 3  # few: each training then has many images to be measured on
 _LEAST_EPOCHS = 4
 # A network that has seen each image 17 times prefers no augmentation where one that has seen them 60 times or more is
@@ -47,7 +52,7 @@ _TELLING_STEPS = 600
 _HEATS = ((1, 3, 9), (1, 3, 6), (1, 3, 3), (1, 2, 2))
 _WELL_TOLD = 1.5  # times what tells something
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
-_LEAST_CANDIDATES = 6  # not fewer than these: none, two published, uniform, found, start
+_LEAST_CANDIDATES = 7  # not fewer than these
 _LEAST_IMAGES = 1_000  # not fewer than these
 _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
@@ -56,7 +61,7 @@ _MANY_IMAGES = 2_000  # from which on batches are twice as large
 _QUICK_SIDE = 128  # up to which it is quick; above, the network for CPUs takes its place
 _MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
 _MEASURED_S = 0.5  # that measuring takes, at least
-_SIDE_BY_SIDE = 18  # runs at once on a GPU
+_SIDE_BY_SIDE = 20  # runs at once on a GPU
 Say = Callable[[str], None]
 __all__ = ["Calibration", "Candidate", "Trial", "calibrate", "race_recipe", "usual_candidates"]
 
@@ -71,11 +76,13 @@ def calibrate(
     folder: Path | None = None,
     seed: int = 0,
     jobs: int | None = None,
+    ops: Sequence[str] = (),
     say: Say = lambda text: None,
 ) -> Calibration:
     """Race the candidates and name the winner. `recipe.epochs` is the most that a run may take.
 
-    `jobs` runs go side by side: by default as many as there are cores on a CPU, eighteen on a GPU. With a `folder` a
+    Which of `ops` help is tested before, where there is time for it: policies that are made of those take part, too.
+    `jobs` runs go side by side: by default as many as there are cores on a CPU, twenty on a GPU. With a `folder` a
     race that was stopped goes on as it was planned, with what was finished; of `minutes` what it took before is gone.
     """
     if not 0 < minutes < math.inf:
@@ -97,30 +104,35 @@ def calibrate(
     jobs = jobs or (_SIDE_BY_SIDE if on_gpu else os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = folder or Path(scratch)
-        file, of = folder / "race.json", _identity(data, candidates, recipe, seed)
+        file, of = folder / "race.json", _identity(data, candidates, ops, recipe, seed)
         plan = read_plan(file, of)
         if plan is None:
             cost = _image_seconds(data, candidates, recipe, jobs, place, seed)
             left = 60 * minutes - (time.monotonic() - began)
-            images = _payable(len(data), len(data.classes), len(candidates), recipe.epochs, cost, left)
+            images = _payable(len(data), len(data.classes), len(candidates), recipe.epochs, cost, left, bool(ops))
             plan = Plan(file, of, images, cost)
         else:
             say("calibrating: the race that was begun goes on")
         if plan.images < len(data):
             say(f"calibrating with {plan.images} of {len(data)} images: time does not allow for more")
             data = data.subset(plan.images, seed)
-        arenas = _folds(data, folder, device, seed)
+        arenas = _folds(data, folder / of, device, seed)
         workers = None if on_gpu or jobs == 1 else stack.enter_context(start_workers(arenas, jobs))
         if workers is not None:
             workers.ready()
-        if not plan.rounds:
-            plan.setup_seconds = time.monotonic() - began
-            _fit(plan, candidates, recipe, 60 * minutes, arenas, seed)
+        plan.setup_seconds = plan.setup_seconds or time.monotonic() - began
         # not compiled, as it was measured: that would take the time of a whole round
         train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers, fuse=False)
+        if ops and plan.experiment is None and not plan.rounds:
+            _plan_experiment(plan, recipe, 60 * minutes, arenas)
+        effects = _experiment(arenas, ops, recipe, plan, train, say, seed) if plan.experiment else None
+        if effects is not None:
+            candidates = [*candidates[:2], *weighted_candidates(effects), *candidates[2:]]
+        if not plan.rounds:
+            _fit(plan, candidates, recipe, 60 * minutes, arenas, seed)
         trials = _race(arenas, candidates, recipe, plan, 60 * minutes, train, say)
     chosen = choose(trials)
-    rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.error))
+    rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.score))
     return Calibration(
         chosen=chosen,
         trials=(chosen, *rest),
@@ -130,6 +142,7 @@ def calibrate(
         images=len(data),
         all_images=all_images,
         rounds=tuple(plan.rounds),
+        effects=effects,
     )
 
 
@@ -175,10 +188,13 @@ def _raceable(data: ImageSet, say: Say) -> ImageSet:
     return data
 
 
-def _identity(data: ImageSet, candidates: Sequence[Candidate], recipe: TrainRecipe, seed: int) -> str:
+def _identity(
+    data: ImageSet, candidates: Sequence[Candidate], ops: Sequence[str], recipe: TrainRecipe, seed: int
+) -> str:
     """Whatever makes it another race (who goes on depends on expectations, too); not the time it may take."""
     policies = [(each.label, each.policy.hash, each.expected) for each in candidates]
-    return hashlib.sha256(json.dumps([data.fingerprint, policies, recipe.key, seed, FOLDS]).encode()).hexdigest()[:16]
+    content = json.dumps([data.fingerprint, policies, list(ops), recipe.key, seed, FOLDS, _RACE])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
@@ -189,11 +205,48 @@ def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
     return [Arena(rest, part, f"fold {fold}", folder, device) for fold, (rest, part) in enumerate(parts, 1)]
 
 
-def _payable(images: int, classes: int, candidates: int, epochs: int, cost: float, seconds: float) -> int:
+def _payable(
+    images: int, classes: int, candidates: int, epochs: int, cost: float, seconds: float, experiment: bool = False
+) -> int:
     """All images, or where trainings on them that tell something cannot be paid for, a part of them."""
-    passes = sum(_runs(candidates, (1,) * FOLDS)) * min(epochs, _TELLING_EPOCHS)
+    runs = max(sum(_runs(candidates, (1,) * FOLDS)), 2 * FEWEST * experiment)
+    passes = runs * min(epochs, _TELLING_EPOCHS)
     most = math.floor(max(seconds, 0.0) / (passes * max(cost, 1e-9)) * FOLDS / (FOLDS - 1))
     return min(images, max(most, _LEAST_IMAGES, 2 * classes))
+
+
+def _wanted(recipe: TrainRecipe, images: int) -> int:
+    """Epochs that tell something."""
+    return min(recipe.epochs, max(_TELLING_EPOCHS, math.ceil(_TELLING_STEPS / max(images // recipe.batch_size, 1))))
+
+
+def _plan_experiment(plan: Plan, recipe: TrainRecipe, seconds: float, arenas: Sequence[Arena]) -> None:
+    images = len(arenas[0].data)
+    epoch, left = plan.image_seconds * images, seconds - plan.seconds
+    runs, epochs = affordable(left, epoch, _wanted(recipe, images), recipe.epochs, len(arenas))
+    if runs:
+        plan.experiment = Round(runs, epochs)
+        plan.save()
+
+
+def _experiment(
+    arenas: Sequence[Arena],
+    ops: Sequence[str],
+    recipe: TrainRecipe,
+    plan: Plan,
+    train: Callable[[Arena, list[Cell]], bool],
+    say: Say,
+    seed: int,
+) -> Effects | None:
+    assert plan.experiment is not None
+    shortened = _shortened(recipe, plan.experiment.epochs)
+    runs = cells_of_experiment(arenas, ops, shortened, plan.experiment.runs, seed)
+    what = f"{len(runs)} trainings of {shortened.epochs} epochs of {shortened.network}"
+    taken = _trained(runs, plan.image_seconds, train, lambda: say(f"calibrating: which operations help? {what}"))
+    if plan.experiment.seconds is None:
+        plan.experiment = replace(plan.experiment, seconds=taken)
+        plan.save()
+    return read_experiment(runs, ops)
 
 
 def _fit(
@@ -201,7 +254,7 @@ def _fit(
 ) -> None:
     """As many candidates and epochs (at most those of the recipe) as the whole race can pay for."""
     images = len(arenas[0].data)
-    wanted = min(recipe.epochs, max(_TELLING_EPOCHS, math.ceil(_TELLING_STEPS / max(images // recipe.batch_size, 1))))
+    wanted = _wanted(recipe, images)
     epoch, left = plan.image_seconds * images, seconds - plan.seconds
     plan.heats = _heats(len(candidates), min(recipe.epochs, _WELL_TOLD * wanted), epoch, left, len(arenas))
     count, plan.epochs = _affordable(len(candidates), wanted, recipe.epochs, epoch, left, plan.heats)
@@ -297,7 +350,7 @@ def _race(
     say: Say,
 ) -> list[Trial]:
     trials = [
-        Trial(each.label, each.policy, (), (), expected=each.expected)
+        Trial(each.label, each.policy, (), (), (), expected=each.expected)
         for each in candidates
         if each.label in plan.candidates
     ]
@@ -350,17 +403,27 @@ def _one_round(
     train: Callable[[Arena, list[Cell]], bool],
     say: Say,
 ) -> float:
-    """What it takes in all: for runs that were finished before the race was stopped, as much as for the rest."""
     runs = [(arena, cell) for arena, cells in heats for cell in cells]
+    recipe = runs[0][1].recipe
+    each = f"{trainings(len(heats))} of {recipe.epochs} epochs of {recipe.network}"
+    what = f"calibrating, round {number}: {len(heats[0][1])} candidates, {each}"
+    return _trained(runs, image_seconds, train, lambda: say(what))
+
+
+def _trained(
+    runs: Sequence[tuple[Arena, Cell]],
+    image_seconds: float,
+    train: Callable[[Arena, list[Cell]], bool],
+    announce: Callable[[], None],
+) -> float:
+    """What it takes in all: for runs that were finished before the race was stopped, as much as for the rest."""
     missing = sum(read_cell(arena, cell) is None for arena, cell in runs)
     if not missing:
         return sum(image_seconds * len(arena.data) * cell.recipe.epochs for arena, cell in runs)
-    recipe = runs[0][1].recipe
-    each = f"{trainings(len(heats))} of {recipe.epochs} epochs of {recipe.network}"
-    say(f"calibrating, round {number}: {len(heats[0][1])} candidates, {each}")
+    announce()
     began = time.monotonic()
-    for fold in {arena.held_out_from: arena for arena, _ in heats}.values():  # whatever is on one fold, side by side
-        train(fold, [cell for arena, cells in heats if arena is fold for cell in cells])
+    for fold in {arena.held_out_from: arena for arena, _ in runs}.values():  # whatever is on one fold, side by side
+        train(fold, [cell for arena, cell in runs if arena is fold])
     return (time.monotonic() - began) * len(runs) / missing
 
 
@@ -378,7 +441,13 @@ def _measured(arena: Arena, trial: Trial, cell: Cell) -> Trial:
     assert record is not None
     images = trial.images + len(arena.held_out)
     if why := why_diverged(record):
-        guessing = 100 - 100 / len(set(arena.data.labels.tolist()))
-        return replace(trial, errors=(*trial.errors, guessing), images=images, diverged=why)
-    errors, losses = (*trial.errors, record["error"]), (*trial.losses, record["train_loss"])
-    return replace(trial, errors=errors, losses=losses, images=images)
+        classes = len(set(arena.data.labels.tolist()))
+        errors, scores = (*trial.errors, 100 - 100 / classes), (*trial.scores, math.log(classes))
+        return replace(trial, errors=errors, scores=scores, images=images, diverged=why)
+    return replace(
+        trial,
+        errors=(*trial.errors, record["error"]),
+        losses=(*trial.losses, record["train_loss"]),
+        scores=(*trial.scores, record["held_out_loss"]),
+        images=images,
+    )

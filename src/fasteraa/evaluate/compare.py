@@ -283,6 +283,7 @@ def _record(cell: Cell, trained: Trained | Diverged) -> dict[str, Any]:
         "label": cell.label,
         "error": trained.error,
         "error_top5": trained.error_top5,
+        "held_out_loss": trained.held_out_loss,
         "train_loss": trained.train_loss,
         "seconds": round(trained.seconds, 2),
         "setup_seconds": round(trained.setup_seconds, 2),

@@ -41,12 +41,13 @@ class Plan:
     seeds: tuple[int, ...] = ()  # of those trainings, one after the other
     epochs: int = 0
     setup_seconds: float = 0.0
+    experiment: Round | None = None  # before the race: which operations help?
     rounds: list[Round] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
         """What it has taken, a round that is not over left out."""
-        return self.setup_seconds + sum(each.seconds or 0.0 for each in self.rounds)
+        return self.setup_seconds + sum(each.seconds or 0.0 for each in (self.experiment, *self.rounds) if each)
 
     def begin(self, runs: int, epochs: int) -> None:
         """A round, with what it will be."""
@@ -70,9 +71,10 @@ def read_plan(file: Path, of: str) -> Plan | None:
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         content["rounds"] = [Round(**each) for each in content["rounds"]]
+        content["experiment"] = content["experiment"] and Round(**content["experiment"])
         content |= {name: tuple(content.get(name, ())) for name in ("candidates", "heats", "seeds")}
         plan = Plan(file, **content)
-        if plan.of != of or not plan.heats:  # without heats it is an older version's
+        if plan.of != of:
             return None
         if len(plan.seeds) != sum(plan.heats) or len(plan.rounds) > len(plan.heats):
             raise ValueError(f"{len(plan.seeds)} seeds for {sum(plan.heats)} trainings, {len(plan.rounds)} rounds")

@@ -1,8 +1,10 @@
 """Who won a race, and how sure that is.
 
 A race of few images says little: two policies that are a point apart are told from each other by thousands of held-back
-images, not by hundreds. So an error is weighed against what was expected before: the noisier the measurement, the more
-the expectation counts. What no noise explains counts as it was measured: an operation may ruin a kind of data.
+images, not by hundreds. So candidates are compared by their loss on those images, which tells as much as the errors of
+two and a half times as many (results/designs) and goes up and down with the error, percent for percent. And a loss is
+weighed against what was expected before: the noisier the measurement, the more the expectation counts. What no noise
+explains counts as it was measured: an operation may ruin a kind of data.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from fasteraa.evaluate.candidates import Expected
+from fasteraa.evaluate.effects import Effects
 from fasteraa.evaluate.plan import Round
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import Estimate, leftover, paired
@@ -21,6 +24,7 @@ from fasteraa.policy.artifact import Policy
 
 # standard errors by which an expectation moves an error, at most (limited translation, as Efron and Morris call it)
 _FURTHEST = 3.0
+_LOSS_NOISE = 0.62  # that of a loss, relative to it, as a share of that of an error, relative to that
 
 
 @dataclass(frozen=True)
@@ -31,18 +35,23 @@ class Trial:
     policy: Policy
     errors: tuple[float, ...]
     losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
+    scores: tuple[float, ...]  # loss on the held-back images, by which candidates are ranked
     images: int = 0  # held back from its trainings, each as often as it was
     expected: Expected | None = None
     diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
 
     @property
     def noise(self) -> float:
-        """One standard error of its error, which is also about that of a difference to another on the same images.
+        """One standard error of its score, which is also about that of a difference to another on the same images.
 
         It knows that other images could have been held back, not that another seed would have trained otherwise.
         """
         share = min(max(self.error / 100, 1 / max(self.images, 2)), 1 - 1 / max(self.images, 2))
-        return 100 * math.sqrt(share * (1 - share) / max(self.images, 1))
+        return _LOSS_NOISE * self.score * math.sqrt((1 - share) / (share * max(self.images, 1)))
+
+    @property
+    def score(self) -> float:
+        return sum(self.scores) / len(self.scores)
 
     @property
     def error(self) -> float:
@@ -64,14 +73,15 @@ class Calibration:
     images: int = 0  # that took part
     all_images: int = 0  # that there were
     rounds: tuple[Round, ...] = ()
+    effects: Effects | None = None  # of operations, where that was tested
 
     def against(self, label: str) -> Estimate | None:
-        """The winner's error minus that of another, fold by fold, where both were raced."""
+        """The winner's score minus that of another, fold by fold, where both were raced."""
         other = next((trial for trial in self.trials if trial.label == label), None)
         if other is None or other.label == self.chosen.label:
             return None
-        shared = min(len(self.chosen.errors), len(other.errors))
-        return paired(self.chosen.errors[:shared], other.errors[:shared], overlap=1 / (self.folds - 1))
+        shared = min(len(self.chosen.scores), len(other.scores))
+        return paired(self.chosen.scores[:shared], other.scores[:shared], overlap=1 / (self.folds - 1))
 
     def sentence(self) -> str:
         """What was chosen, and how sure that is."""
@@ -83,11 +93,15 @@ class Calibration:
         if not rest:
             return words + "."
         second = rest[0]
-        if second.error < self.chosen.error and len(second.errors) == len(self.chosen.errors):
-            return (
-                f"{words}; {second.label} had {second.error:.1f}%, but so few images do not outweigh what was measured "
-                "on other data."
-            )
+        if len(second.errors) == len(self.chosen.errors):
+            if second.score < self.chosen.score:
+                return (
+                    f"{words}; {second.label} did better ({second.error:.1f}%), but so few images do not outweigh what "
+                    "was measured on other data."
+                )
+            if second.error < self.chosen.error:
+                words += f"; {second.label} has fewer, {second.error:.1f}%, but is less sure of the right classes"
+                return f"{words}{self._sureness(second.label)}."
         return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
 
     def _part(self) -> str:
@@ -120,7 +134,15 @@ class Calibration:
             + (f" ({trial.diverged})" if trial.diverged else "")
             for trial in self.trials
         ]
-        return "\n".join([*lines, self.sentence()])
+        return "\n".join([*lines, self.sentence(), *self._effects()])
+
+    def _effects(self) -> list[str]:
+        if self.effects is None:
+            return []
+        return [
+            f"When images meet an operation once, the loss on held-back images changes by % (two standard errors, "
+            f"{self.effects.trainings} trainings): {self.effects.words()}."
+        ]
 
     def provenance(self) -> dict[str, Any]:
         """For the artifact: the whole table."""
@@ -134,11 +156,13 @@ class Calibration:
             "folds": self.folds,
             "rounds": [{"runs": each.runs, "epochs": each.epochs} for each in self.rounds],
             "seconds": round(self.seconds, 1),
+            **({"effects": self.effects.table()} if self.effects else {}),
             "table": [
                 {
                     "candidate": trial.label,
                     "hash": trial.policy.hash,
                     "errors": [round(error, 3) for error in trial.errors],
+                    "losses": [round(score, 4) for score in trial.scores],
                     "training_loss": None if trial.loss is None else round(trial.loss, 4),
                     **({"expected": list(trial.expected)} if trial.expected else {}),
                     **({"diverged": trial.diverged} if trial.diverged else {}),
@@ -153,21 +177,21 @@ def trainings(count: int) -> str:
 
 
 def estimates(trials: Sequence[Trial]) -> list[float]:
-    """The errors of trials on the same images, each moved towards what was expected as far as its noise allows.
+    """The scores of trials on the same images, each moved towards what was expected as far as its noise allows.
 
-    Expectations are relative to the middling trial; where that has no errors, all are expected to have none.
+    Expectations are relative to the middling trial; where that has no loss, all are expected to have none.
     """
-    level = median([trial.error / trial.expected.error for trial in trials if trial.expected] or [0.0])
+    level = median([trial.score / trial.expected.error for trial in trials if trial.expected] or [0.0])
     noise = _training_noise(trials)
     return [_weighed(trial, level, max(trial.noise, noise)) for trial in trials]
 
 
 def _weighed(trial: Trial, level: float, noise: float) -> float:
-    if trial.expected is None:
-        return trial.error
+    if trial.expected is None or not noise:
+        return trial.score
     spread = level * trial.expected.spread
-    away = noise**2 / (spread**2 + noise**2) * (level * trial.expected.error - trial.error)
-    return trial.error + min(max(away, -_FURTHEST * noise), _FURTHEST * noise)
+    away = noise**2 / (spread**2 + noise**2) * (level * trial.expected.error - trial.score)
+    return trial.score + min(max(away, -_FURTHEST * noise), _FURTHEST * noise)
 
 
 def _training_noise(trials: Sequence[Trial]) -> float:
@@ -175,8 +199,8 @@ def _training_noise(trials: Sequence[Trial]) -> float:
 
     Where many images are held back, trainings differ by more than the choice of the images explains.
     """
-    spread = leftover([trial.errors for trial in trials])
-    return 0.0 if spread is None else spread * math.sqrt(2 / len(trials[0].errors))
+    spread = leftover([trial.scores for trial in trials])
+    return 0.0 if spread is None else spread * math.sqrt(2 / len(trials[0].scores))
 
 
 def better_half(measured: list[Trial], count: int) -> list[Trial]:
@@ -193,6 +217,6 @@ def choose(trials: Sequence[Trial]) -> Trial:
 
 
 def _ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """Of equal estimates (all are expected to have no errors) the lower error is first; of equal errors, `none`."""
+    """Of equal estimates the lower error is first; of equal errors, `none`."""
     pairs = zip(estimates(trials), trials, strict=True)
     return [trial for _, trial in sorted(pairs, key=lambda pair: (pair[0], pair[1].error, pair[1].label != "none"))]

@@ -1,0 +1,130 @@
+"""Which operations help on these images? An experiment: policies drawn at random, a short training each, a line.
+
+Each policy has some of the operations and not the others, so every training says something about all of them: a few
+dozen trainings tell for each what it does to the loss on images that were held back. What helped on other data
+(`policy.named.EFFECTS`) is what is expected before; the more is measured, the less that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from fasteraa.ops import OPS, select
+from fasteraa.policy.artifact import Policy
+from fasteraa.policy.named import EFFECTS, weighted
+
+_DOSES = (1, 2, 3)  # operations that an image meets, in the mean
+_REACHES = (0.35, 0.7, 1.0)  # the largest magnitude of warps
+_FEWEST = 4  # operations of a policy
+_EXPECTED_REACH = 1.3  # warps that go far do harm in the mean, too
+_SPREAD = 5.0  # of effects between kinds of data, one standard deviation in %
+_NOISES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 30.0)  # of a training, in %: the likeliest one is taken
+
+
+@dataclass(frozen=True)
+class Effects:
+    """By how many % the loss changes when images meet an operation once; one standard error of each."""
+
+    of: dict[str, float]
+    errors: dict[str, float]
+    reach: float  # the same for warps that go all the way and not two thirds of it
+    trainings: int
+
+    def policy(self, caution: float, dose: int = 2) -> Policy:
+        """Every operation as often as it helps; a smaller caution makes more of the differences.
+
+        Where all do harm, those that do the least.
+        """
+        caution = max(caution, min(self.of.values()) + 1)
+        return weighted(self.of, caution, dose, warps=_REACHES[0] if self.reach > 0 else _REACHES[-1])
+
+    def words(self) -> str:
+        ranked = sorted(self.of, key=lambda name: self.of[name])
+        return ", ".join(f"{name} {self.of[name]:+.0f} ± {2 * self.errors[name]:.0f}" for name in ranked)
+
+    def table(self) -> dict[str, Any]:
+        """For the artifact."""
+        of = {op: [round(self.of[op], 2), round(self.errors[op], 2)] for op in self.of}
+        return {"trainings": self.trainings, "of": of, "reach": round(self.reach, 2)}
+
+
+def testable(ops: Sequence[str] | None) -> list[str]:
+    """Not the flip: trainings flip as their recipe says."""
+    return [row.name for row in select(ops) if row.name != "flip"]
+
+
+def drawn(count: int, ops: Sequence[str], seed: int) -> list[Policy]:
+    """Policies of about half of the operations."""
+    rng = Random(seed)
+    return [_draw(ops, rng) for _ in range(count)]
+
+
+def _draw(ops: Sequence[str], rng: Random) -> Policy:
+    chosen: list[str] = []
+    while len(chosen) < min(_FEWEST, len(ops)):
+        chosen = [op for op in ops if rng.random() < 0.5]
+    dose, reach = rng.choice(_DOSES), rng.choice(_REACHES)
+    return weighted(dict.fromkeys(chosen, 0.0), dose=dose, warps=reach)
+
+
+def fit(policies: Sequence[Policy], losses: Sequence[float], folds: Sequence[str], ops: Sequence[str]) -> Effects:
+    """Bayes' line through the logarithms of losses; each fold (images that were held back) has a level of its own."""
+    x = _within(np.array([_features(policy, ops) for policy in policies]), folds)
+    y = _within(100 * np.log(np.array(losses)), folds)
+    expected = np.array([*(EFFECTS.get(op, 0.0) for op in ops), 0.0, 0.0, _EXPECTED_REACH])
+    noise = max(_NOISES, key=lambda each: _evidence(x, y - x @ expected, each))
+    covariance = np.linalg.inv(x.T @ x / noise**2 + np.eye(x.shape[1]) / _SPREAD**2)
+    found = expected + covariance @ x.T @ (y - x @ expected) / noise**2
+    error = np.sqrt(np.diag(covariance))
+    return Effects(
+        of={op: float(found[number]) for number, op in enumerate(ops)},
+        errors={op: float(error[number]) for number, op in enumerate(ops)},
+        reach=float(found[-1]),
+        trainings=len(policies),
+    )
+
+
+def _features(policy: Policy, ops: Sequence[str]) -> list[float]:
+    """Roots: the second time that an image meets an operation adds less than the first."""
+    met, reached = meetings(policy)
+    dose = sum(met.values())
+    warps = sum(met[op] for op in met if OPS[op].geometric)
+    reach = sum(reached[op] for op in met if OPS[op].geometric) / warps if warps else _REACHES[1]
+    roots = [math.sqrt(met.get(op, 0.0)) for op in ops]
+    return [*roots, dose - 2, (dose - 2) ** 2, 3 * math.sqrt(warps) * (reach - _REACHES[1])]
+
+
+def meetings(policy: Policy) -> tuple[dict[str, float], dict[str, float]]:
+    """How often an image meets each operation, and that times the largest magnitude."""
+    policy, passes = policy.scaled(), sum(number * share for number, share in enumerate(policy.strength.passes))
+    met: dict[str, float] = {}
+    reached: dict[str, float] = {}
+    weights = sum(sub.weight for sub in policy.sub_policies)
+    for sub in policy.sub_policies:
+        for stage in sub.stages:
+            share = passes * sub.weight / weights / sum(choice.weight for choice in stage)
+            for choice in stage:
+                often = share * choice.weight * choice.probability
+                met[choice.op] = met.get(choice.op, 0.0) + often
+                reached[choice.op] = reached.get(choice.op, 0.0) + often * choice.range[1]
+    return met, reached
+
+
+def _within(values: np.ndarray, folds: Sequence[str]) -> np.ndarray:
+    """Less the mean of each fold."""
+    values, of = values.copy(), np.array(folds)
+    for fold in set(folds):
+        values[of == fold] -= values[of == fold].mean(0)
+    return values
+
+
+def _evidence(x: np.ndarray, y: np.ndarray, noise: float) -> float:
+    """How likely the measurements are, given the noise (its logarithm, but for a constant)."""
+    covariance = noise**2 * np.eye(len(y)) + _SPREAD**2 * x @ x.T
+    return float(-0.5 * (np.linalg.slogdet(covariance)[1] + y @ np.linalg.solve(covariance, y)))

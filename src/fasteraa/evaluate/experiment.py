@@ -1,0 +1,50 @@
+"""Before a race: short trainings that tell which operations help on these images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fasteraa.evaluate.arena import Arena
+from fasteraa.evaluate.compare import Cell, read_cell, why_diverged
+from fasteraa.evaluate.effects import Effects, drawn, fit
+from fasteraa.evaluate.recipe import TrainRecipe
+
+FEWEST, MOST = 18, 54  # trainings; fewer tell too little, more are better spent on the race
+_SHARE = 0.5  # of the time that there is
+
+
+def affordable(seconds: float, epoch: float, wanted: int, most: int, folds: int) -> tuple[int, int]:
+    """Trainings and their epochs, when a run's epoch costs `epoch` seconds; none if fewer epochs than wanted are left.
+
+    Each fold has as many.
+    """
+    runs = math.floor(_SHARE * seconds / (wanted * max(epoch, 1e-9)))
+    runs = min(runs, MOST) // folds * folds
+    if runs < FEWEST:
+        return 0, 0
+    return runs, min(most, math.floor(_SHARE * seconds / (runs * max(epoch, 1e-9))))
+
+
+def cells_of_experiment(
+    arenas: Sequence[Arena], ops: Sequence[str], recipe: TrainRecipe, count: int, seed: int
+) -> list[tuple[Arena, Cell]]:
+    """Policies drawn at random, as many on each fold."""
+    return [
+        (arenas[number % len(arenas)], Cell(f"drawn {number}", policy, recipe, seed + number % len(arenas)))
+        for number, policy in enumerate(drawn(count, ops, seed))
+    ]
+
+
+def read_experiment(runs: Sequence[tuple[Arena, Cell]], ops: Sequence[str]) -> Effects | None:
+    """None if most of the trainings diverged."""
+    records = [(arena, cell, read_cell(arena, cell)) for arena, cell in runs]
+    sound = [(arena, cell, record) for arena, cell, record in records if record and not why_diverged(record)]
+    if 2 * len(sound) < len(runs):
+        return None
+    return fit(
+        [cell.policy for _, cell, _ in sound],
+        [max(record["held_out_loss"], 1e-6) for _, _, record in sound],
+        [arena.held_out_from for arena, _, _ in sound],
+        ops,
+    )
