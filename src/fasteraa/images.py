@@ -95,9 +95,10 @@ def luma(image: Tensor, whole: bool) -> Tensor:
     if image.shape[1] == 1:
         return image
     red, green, blue = image.unbind(1)
-    total = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
-    grey = ((total + 32768) / 65536).floor() if whole else total / 65536
-    return grey.unsqueeze(1)
+    if whole:
+        total = (LUMA[0] * red).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
+        return total.add_(32768).div_(65536).floor_().unsqueeze(1)
+    return ((LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue) / 65536).unsqueeze(1)
 
 
 def fill_for(channels: int, fill: tuple[int, ...]) -> tuple[int, ...]:

@@ -24,7 +24,9 @@ class Erase:
     name = "erase"
 
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
-        return torch.where(self._inside(op, image, value, context), colour_like(image, context.hole_fill), image)
+        inside = self._inside(op, image, value, context).to(image.dtype)
+        # differences wrap around at 256, and back; where() takes ten times as long on a CPU
+        return (colour_like(image, context.hole_fill) - image).mul_(inside).add_(image)
 
     def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
         return op.pillow(image, value, pair)
@@ -47,8 +49,9 @@ class Erase:
         left, top, right, bottom = (part.view(-1, 1, 1, 1) for part in box)
         x = torch.arange(width, device=image.device)
         y = torch.arange(height, device=image.device)[:, None]
-        within = (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
-        inside: Tensor = within & (value > 0).view(-1, 1, 1, 1)
+        across = (x >= left) & (x <= right)
+        down = (y >= top) & (y <= bottom) & (value > 0).view(-1, 1, 1, 1)
+        inside: Tensor = across & down  # only here as large as the image
         return inside
 
 

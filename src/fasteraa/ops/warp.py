@@ -14,9 +14,11 @@ from fasteraa.images import colour_like, fill_for
 from fasteraa.ops.declare import Context, Op, Pair, Span, op
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor
 else:
+    np = lazy_import("numpy")
     torch = lazy_import("torch")
 
 LARGEST_SIDE = 16383  # what 32-bit fixed point holds with room for coordinates outside the image
@@ -34,7 +36,7 @@ class Warp:
 
     def hard(self, op: Op, image: Tensor, value: Tensor, context: Context) -> Tensor:
         matrix = self.matrix(op, value, image.shape[3], image.shape[2])
-        return nearest(image, matrix, context.fill, scales(op))
+        return nearest(image, matrix, context.fill, scales(op), shifts(op))
 
     def quick(self, op: Op, image: Image.Image, value: float, pair: Pair) -> Image.Image:
         return op.pillow(image, value, pair)
@@ -60,19 +62,61 @@ def scales(op: Op) -> bool:
     return bool(b == 0 and d == 0 and not abs(a) == abs(e) == 1)
 
 
-def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | int, scaled: bool) -> Tensor:
+@lru_cache
+def shifts(op: Op) -> bool:
+    """Does it move the image and nothing else?"""
+    a, b, _, d, e, _ = op.rule(torch.tensor(0.37, dtype=torch.float64), 8, 8)
+    return bool(a == 1 and b == 0 and d == 0 and e == 1)
+
+
+def nearest(image: Tensor, matrix: Tensor, fill: tuple[int, ...] | int, scaled: bool, shifted: bool = False) -> Tensor:
     """Nearest neighbour exactly as Pillow finds it: in 16.16 fixed point, or step by step where nothing turns.
 
-    A single number as `fill` comes in from outside as it is, whatever the channels hold (masks).
+    A single number as `fill` comes in from outside as it is, whatever the channels hold (masks). `shifted` says of all
+    images that they only move: on a CPU each is then copied at once.
     """
     batch, channels, height, width = image.shape
     if max(width, height) > LARGEST_SIDE:
         raise ImageError(f"geometric operations take sides of up to {LARGEST_SIDE} pixels, got {width}x{height}")
     colour = image.new_full((1, channels, 1, 1), fill) if isinstance(fill, int) else colour_like(image, fill)
-    index = source_index(matrix, width, height, scaled)
+    if shifted and image.device.type == "cpu":
+        far = _whole_shifts(matrix, width, height)
+        if far is not None:
+            return _shifted(image, far, colour)
+    index = source_index(matrix, width, height, scaled).view(batch, 1, -1)
     framed = colour.repeat(batch, 1, height + 2, width + 2)  # pixels that look outside find the frame
     framed[:, :, 1:-1, 1:-1] = image
-    return framed.flatten(2).gather(2, index.view(batch, 1, -1).expand(batch, channels, -1)).view_as(image)
+    return framed.flatten(2).gather(2, index.expand(batch, channels, -1)).view_as(image)
+
+
+def _whole_shifts(matrix: Tensor, width: int, height: int) -> list[tuple[int, int]] | None:
+    """How far to the right and down each image looks; None where rounding near half a pixel parts a row's two ends."""
+    sides = []
+    for shift, side in zip(matrix.detach().numpy()[:, 2::3].T, (width, height), strict=True):
+        step = np.arange(side)
+        first = np.floor(shift[:, None] + 0.5 + step) - step  # as in `_steps`
+        if (first != first[:, :1]).any():
+            return None
+        sides.append(np.clip(first[:, 0], -side, side).astype(int).tolist())
+    return list(zip(*sides, strict=True))
+
+
+def _shifted(image: Tensor, far: list[tuple[int, int]], colour: Tensor) -> Tensor:
+    """One copy for each image instead of a look-up for every pixel."""
+    height, width = image.shape[2:]
+    out = colour.expand_as(image).clone(memory_format=torch.contiguous_format)
+    for target, source, (right, down) in zip(out.numpy(), image.numpy(), far, strict=True):
+        to_x, from_x = _overlap(right, width)
+        to_y, from_y = _overlap(down, height)
+        target[:, to_y, to_x] = source[:, from_y, from_x]
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _overlap(shift: int, side: int) -> tuple[slice, slice]:
+    """Which part of a side is still seen: where it goes, and where it was."""
+    to, at, length = max(0, -shift), max(0, shift), side - abs(shift)
+    return slice(to, to + length), slice(at, at + length)
 
 
 def source_index(matrix: Tensor, width: int, height: int, scaled: bool) -> Tensor:
@@ -86,7 +130,8 @@ def source_index(matrix: Tensor, width: int, height: int, scaled: bool) -> Tenso
     else:
         both = zip(_turned(matrix, width, height), _unturned(matrix, width, height, scaled), strict=True)
         x, y = (torch.where(turns, turned, unturned) for turned, unturned in both)
-    return ((y.clamp(-1, height) + 1) * (width + 2) + (x.clamp(-1, width) + 1)).long()
+    row = y.clamp_(-1, height).add_(1).mul_(width + 2)
+    return (row + x.clamp_(-1, width).add_(1)).long()
 
 
 def _turned(matrix: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
@@ -96,7 +141,8 @@ def _turned(matrix: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
     a, b, c, d, e, f = (centred * 65536 + 0.5).floor().to(torch.int32).view(6, -1, 1, 1).unbind(0)
     x = torch.arange(width, device=matrix.device, dtype=torch.int32)
     y = torch.arange(height, device=matrix.device, dtype=torch.int32)[:, None]
-    return (a * x + (b * y + c)) >> 16, (d * x + (e * y + f)) >> 16
+    x, y = a * x + (b * y + c), d * x + (e * y + f)
+    return x.bitwise_right_shift_(16), y.bitwise_right_shift_(16)
 
 
 def _unturned(matrix: Tensor, width: int, height: int, scaled: bool) -> tuple[Tensor, Tensor]:
