@@ -6,8 +6,8 @@
 A design is a set of operations (each is in it half of the time), how many of them an image meets, and how far warps and
 colours go. Each set of images has designs of its own, the same ones every time. `train` measures them, and a few
 policies that people use, on the source's held-out images and writes OUT/NAME.json; sources should hold out images that
-no comparison is tested on. `read` fits a line to all of them: by how many % the error changes for every time that an
-image meets an operation.
+no comparison is tested on. `read` fits a line to each set: by how many % the error changes when images meet an
+operation once, the errors of a set scaled to the same spread. The means are `fasteraa.policy.named.EFFECTS`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ WARPED = (0.35, 0.7, 1.0)
 COLOURED = (0.6, 1.0)
 LEAST_EPOCHS, LEAST_STEPS = 60, 1500  # of a training
 MANY_IMAGES = 2_000
+RIDGE = 0.5  # a little pull to zero
+SPREAD = 6.0  # of the errors of a set, in %: digits would outweigh all others
 
 
 @dataclass(frozen=True)
@@ -115,50 +117,47 @@ def train(given: argparse.Namespace) -> None:
 
 
 def read(given: argparse.Namespace) -> None:
-    tables = [json.loads(file.read_text()) for file in sorted(given.out.glob("*.json"))]
-    names = operations()
-    rows, targets, owners = [], [], []
+    """What operations do on each set; where there are trainings on folds, what they foretell."""
+    from fasteraa.evaluate.effects import operations_to_test
+
+    tables = [json.loads(file.read_text()) for file in sorted(given.out.glob("*.json")) if "runs" in file.read_text()]
+    names = operations_to_test(None)
+    labels = [*names, "operations beyond two", "the square of that", "warps that go far", "others that go far"]
+    found = {}
     for table in tables:
         drawn = [row for row in table["runs"] if "ops" in row]
-        level = np.mean([math.log(row["error"]) for row in drawn])
-        for row in drawn:
-            rows.append(features(row, names))
-            targets.append(100 * (math.log(row["error"]) - level))
-            owners.append(table["set"])
-    x, y, owner = np.array(rows), np.array(targets), np.array(owners)
-    labels = [*names, "dose squared", "warps: largest magnitude x dose", "others: largest magnitude x dose"]
-    effect, error = fit(x, y, owner)
-    sets = [table["set"] for table in tables]
-    single = {each: fit(x[owner == each], y[owner == each], owner[owner == each])[0] for each in sets}
-    print(f"{len(y)} runs; what is left beside the line: {np.std(y - centred(x, owner) @ effect):.2f} % of the error")
-    print("| | all sets | " + " | ".join(sets) + " |\n|" + "---|" * (len(sets) + 2))
-    for column in np.argsort(effect):
-        cells = " | ".join(f"{single[each][column]:+.1f}" for each in sets)
-        print(f"| {labels[column]} | {effect[column]:+.2f} ± {error[column]:.2f} | {cells} |")
+        x = np.array([features(row, names) for row in drawn])
+        y = np.array([math.log(row["error"]) for row in drawn])
+        x, y = x - x.mean(0), y - y.mean()
+        found[table["set"]] = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ y * SPREAD / y.std())
+    print("| | mean | sd | " + " | ".join(found) + " |\n|" + "---|" * (len(found) + 3))
+    effects = np.array(list(found.values()))
+    for column in np.argsort(effects.mean(0)):
+        each = " | ".join(f"{value:+.1f}" for value in effects[:, column])
+        print(f"| {labels[column]} | {effects[:, column].mean():+.1f} | {effects[:, column].std():.1f} | {each} |")
+    for file in sorted((given.out / "folds").glob("*.json")):
+        rows = json.loads(file.read_text())
+        folds = [row["fold"] for row in rows]
+        truth = within([row["others_error"] for row in rows], folds)
+        foretold = {name: within([row["held_back"][name] for row in rows], folds) for name in ("error", "loss")}
+        words = ", ".join(f"{name} {np.corrcoef(values, truth)[0, 1]:.2f}" for name, values in foretold.items())
+        slope = foretold["loss"] @ truth / (foretold["loss"] @ foretold["loss"])
+        print(f"{file.stem}: correlation with the error on other images: {words}; slope of the loss {slope:.2f}")
 
 
 def features(row: dict, names: list[str]) -> list[float]:
-    each = row["dose"] / len(row["ops"])
-    warped = each * sum(op in WARPS for op in row["ops"])
-    met = [each * (name in row["ops"]) for name in names]
-    return [*met, row["dose"] ** 2 / 4, warped * (row["warps"] - 0.7), (row["dose"] - warped) * (row["others"] - 0.8)]
+    """Those of an experiment, and how far the others than warps go, which an experiment does not vary."""
+    from fasteraa.evaluate.effects import _features
+
+    design = Design(tuple(row["ops"]), row["dose"], row["warps"], row["others"])
+    others = row["dose"] * sum(op not in WARPS for op in row["ops"]) / len(row["ops"])
+    return [*_features(policy_of(design), names), 3 * math.sqrt(others) * (row["others"] - 0.8)]
 
 
-def centred(x: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """Each set has a level of its own."""
-    x = x.copy()
-    for each in set(owner):
-        x[owner == each] -= x[owner == each].mean(0)
-    return x
-
-
-def fit(x: np.ndarray, y: np.ndarray, owner: np.ndarray, ridge: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
-    """Least squares with a little pull to zero, and standard errors."""
-    x = centred(x, owner)
-    inverse = np.linalg.inv(x.T @ x + ridge * np.eye(x.shape[1]))
-    effect = inverse @ x.T @ y
-    variance = np.sum((y - x @ effect) ** 2) / max(len(y) - x.shape[1], 1)
-    return effect, np.sqrt(np.diag(inverse @ x.T @ x @ inverse) * variance)
+def within(values: list[float], folds: list[int]) -> np.ndarray:
+    """Logarithms, less the mean of each fold."""
+    logs, of = np.log(np.array(values)), np.array(folds)
+    return logs - np.array([logs[of == fold].mean() for fold in folds])
 
 
 def main() -> None:

@@ -146,7 +146,8 @@ def test_the_better_half_goes_on(monkeypatch, tmp_path):
 
     def measured(arena, trial, cell):
         error = 99.0 if trial.label == "none" else float(trial.label)
-        return Trial(trial.label, trial.policy, (*trial.errors, error), (*trial.losses, 1.0), 1000)
+        errors = (*trial.errors, error)
+        return Trial(trial.label, trial.policy, errors, (*trial.losses, 1.0), errors, 1000)
 
     monkeypatch.setattr(module, "run_cells", trained)
     monkeypatch.setattr(module, "_measured", measured)
@@ -211,18 +212,24 @@ def test_heats_are_what_there_is_time_for(monkeypatch):
     assert module._heats(17, 90.0, 0.5, 0.0, 2) == (1, 1)
 
 
-def test_a_plan_of_an_older_version_is_made_anew(tmp_path):
-    plan = Plan(tmp_path / "race.json", "x", 40, 0.5, ("none",), (1, 1), (0, 1), 3)
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    plan = Plan(
+        tmp_path / "race.json", "x", 40, 0.5, ("none",), (1, 1), (0, 1), 3, 1.5, Round(18, 2), [Round(1, 3, 9.0)]
+    )
     plan.save()
     assert read_plan(plan.file, "x") == plan
-    content = json.loads(plan.file.read_text())
-    del content["heats"]
-    plan.file.write_text(json.dumps(content))
-    assert read_plan(plan.file, "x") is None
+    assert plan.seconds == 10.5
+    plan.experiment = Round(18, 2, 4.0)
+    plan.save()
+    assert read_plan(plan.file, "x") == plan
+    assert plan.seconds == 14.5
+    assert read_plan(plan.file, "y") is None
 
 
 def trial(label, errors, images=1000, expected=None):
-    return Trial(label, named("none"), tuple(errors), (1.0,) * len(errors), images, expected)
+    """Losses that are as errors, percent for percent."""
+    errors = tuple(errors)
+    return Trial(label, named("none"), errors, (1.0,) * len(errors), errors, images, expected)
 
 
 def expecting(label, error, expected, images=1600):
@@ -237,8 +244,13 @@ GOOD, MIDDLING, POOR = Expected(0.95, 0.05), Expected(1.0, 0.05), Expected(1.05,
 
 
 def test_an_estimate_lies_between_what_was_measured_and_what_was_expected():
-    """The middling one has 20%: 5% of that is a point, and one standard error of 20% of 1,600 images is one too."""
-    trials = [expecting("a", 17.0, GOOD), expecting("b", 20.0, MIDDLING), expecting("c", 22.5, POOR)]
+    """The middling one has 20%: 5% of that is a point, and one standard error of 20% of 1,600 images is one too.
+
+    Of a loss it is 0.62 of that, as of 1,600 / 0.62² images.
+    """
+    images = round(1600 * 0.62**2)
+    trials = [expecting("a", 17.0, GOOD, images), expecting("b", 20.0, MIDDLING, images)]
+    trials.append(expecting("c", 22.5, POOR, images))
     found = estimates(trials)
     assert found[1] == pytest.approx(20.0)
     assert found[0] == pytest.approx((17.0 + 19.0) / 2, abs=0.1)
@@ -357,11 +369,12 @@ def test_a_recipe_of_few_epochs_is_raced_on_all_folds():
 
 
 def test_other_folds_are_another_race(monkeypatch):
-    given = (brightness_classes(8), TWO, RECIPE, 0)
+    given = (brightness_classes(8), TWO, (), RECIPE, 0)
     before = module._identity(*given)
     assert module._identity(*given) == before
     other = [TWO[0], replace(TWO[1], expected=GOOD)]  # others may go on
     assert module._identity(given[0], other, *given[2:]) != before
+    assert module._identity(*given[:2], ("invert",), *given[3:]) != before
     monkeypatch.setattr(module, "FOLDS", module.FOLDS + 1)
     assert module._identity(*given) != before
 
@@ -534,7 +547,13 @@ def test_a_choice_against_the_lowest_error_is_explained():
     trials = (trial("good", (7.0,)), trial("poor", (6.0,)))
     found = Calibration(trials[0], trials, 5, RECIPE, 1.0)
     assert found.sentence().endswith(
-        "; poor had 6.0%, but so few images do not outweigh what was measured on other data."
+        "; poor did better (6.0%), but so few images do not outweigh what was measured on other data."
+    )
+    fewer = replace(trials[1], scores=(8.0,))
+    assert (
+        Calibration(trials[0], (trials[0], fewer), 5, RECIPE, 1.0)
+        .sentence()
+        .endswith("; poor has fewer, 6.0%, but is less sure of the right classes, from one training alone: a guess.")
     )
 
 
@@ -608,7 +627,7 @@ def test_a_race_in_which_all_diverge_is_one_sentence(monkeypatch, tmp_path):
         RaceError, match=r"every training .* diverged \(none: the training loss was not finite in epoch 1"
     ):
         calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
-    assert len(list((tmp_path / "cells").iterdir())) == 2  # nobody is left for a second round
+    assert len(list(tmp_path.glob("*/cells/*.json"))) == 2  # nobody is left for a second round
 
 
 # --- stopped and resumed --------------------------------------------------------------------------------------------

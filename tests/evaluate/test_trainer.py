@@ -16,7 +16,7 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.evaluate import trainer as trainer_module
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Diverged, Group, Job, Training, train, train_together
+from fasteraa.evaluate.trainer import Diverged, Group, Job, Training, measured, train, train_together
 from fasteraa.policy.named import named
 
 CPU = torch.device("cpu")
@@ -46,14 +46,26 @@ def test_errors_are_counted_over_all_images_in_batches_of_any_size(data, tiny, m
     monkeypatch.setattr(training, "logits", lambda x: torch.tensor([[1.0, 0.0]]).expand(len(x), 2))
     labels = torch.tensor([0] * 210 + [1] * 90)
     images = torch.zeros(300, 3, 8, 8, dtype=torch.uint8)
-    assert training.measure(ImageSet.of(images, labels, data.classes, "skewed")) == (30.0, 0.0)
+    assert training.measure(ImageSet.of(images, labels, data.classes, "skewed"))[:2] == (30.0, 0.0)
 
 
 def test_top_five(tiny, monkeypatch):
     data = ImageSet.of(torch.zeros(16, 3, 8, 8, dtype=torch.uint8), torch.arange(16) % 8, tuple("abcdefgh"), "eight")
     training = Training(data, named("none"), tiny, 0, CPU)
     monkeypatch.setattr(training, "logits", lambda x: torch.arange(8.0).expand(len(x), 8))  # 7, 6, 5, 4, 3
-    assert training.measure(data) == (100 * 7 / 8, 100 * 3 / 8)
+    assert training.measure(data)[:2] == (100 * 7 / 8, 100 * 3 / 8)
+
+
+def test_the_loss_does_not_depend_on_how_sure_a_network_is_in_general():
+    """Logits times anything are as good; without a sign of knowing anything it is that of guessing."""
+    logits = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    labels = (logits + torch.randn(500, 4, generator=torch.Generator().manual_seed(1))).argmax(1)
+    found = measured(logits, labels).loss
+    assert found < torch.nn.functional.cross_entropy(logits, labels) - 0.005
+    assert measured(4 * logits, labels).loss == pytest.approx(found, abs=1e-6)
+    assert measured(logits / 3, labels).loss == pytest.approx(found, abs=0.002)
+    assert measured(-logits, labels).loss > found + 0.3
+    assert measured(torch.zeros(500, 4), labels).loss == pytest.approx(math.log(4), abs=1e-5)
 
 
 @pytest.mark.parametrize("network", ["small", "wrn-10-1", "shake-shake-8-2x8d"])

@@ -31,6 +31,7 @@ FOUND = {
     "device": "a GPU | two",
     "versions": {"fasteraa": "0.1.0"},
     "calibration": {
+        "effects": {"of": {"invert": [12.34, 2.0], "rotate": [-3.0, 1.25]}},
         "chosen": "found x2",
         "sentence": "Chosen: found x2, with 20.0% errors.",
         "table": [
@@ -183,6 +184,8 @@ def test_the_card(policy, tmp_path):
         "| none | 26.2 | 1 | 0.333 |",
         "| uniform | 50.0 | 1 | lost in epoch 1 |",
         "Chosen: found x2, with 20.0% errors.",
+        "| rotate | -3.0 | 2.5 |",
+        "| invert | +12.3 | 4.0 |",
         "- It mirrors images: not for text, digits and whatever else has a left and a right.",
     ):
         assert line in read.content.splitlines(), line
@@ -218,6 +221,7 @@ def test_a_card_of_little(tmp_path):
     odd = Policy.named("uniform")
     for origin in (
         {"method": "x", "data": 3, "config": [], "calibration": {"table": [{"candidate": 1}]}},
+        {"calibration": {"table": [{"candidate": 1}], "effects": {"of": {"invert": 3}}}},
         {"data": {}},
     ):
         text = card(Policy(odd.sub_policies, name='a\n---\nb: "c"', provenance=origin), license='m"it\nx: 1')

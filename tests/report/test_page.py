@@ -76,6 +76,7 @@ def run(tmp_path_factory):
         {"candidate": "uniform", "hash": "h", "errors": [50.0], "training_loss": None, "diverged": "lost in epoch 1"},
     ]
     told = {"chosen": "found, 2 passes", "sentence": "Chosen: found, 2 passes.", "folds": 5, "table": table}
+    told["effects"] = {"trainings": 54, "of": {"invert": [12.34, 2.0], "rotate": [-3.0, 1.25]}, "reach": 1.0}
     provenance = {**result.policy.provenance, "calibration": told}
     result.policy.save(folder / "found.json")
     chosen = Policy(result.policy.sub_policies, result.policy.name, provenance=provenance).with_strength(2)
@@ -156,6 +157,7 @@ def test_what_it_tells(run, compared):
         "sample: 32 images of 10 classes at 8 x 8 pixels", "2 of 2 epochs", "The search is finished.",
         "Strength: of the images pass 100% through 2 sub-policies.", "Chosen: found, 2 passes.",
         "found, 2 passes (chosen) 42.0 2 1.25", "none 50.0 1 1.00", "uniform 50.0 1 lost in epoch 1",
+        "rotate -3.0 2.5 invert +12.3 4.0",
         "mine | <b>bold</b> 8.50",
         "Lowest error: mine | <b>bold</b>", "invert +20.0 (±3.0)", "[50% invert(100%) | 50% flip(100%)]",
         "fasteraa search --config config.toml --out runs/again", "learning_rate = 0.001", "policy.to_timm(transform",
@@ -290,6 +292,8 @@ def test_hostile_names_are_escaped(copy, compared, tmp_path):
     "provenance",
     [
         {"data": "x", "calibration": [1]},
+        {"calibration": {"table": [], "effects": {"of": {"invert": "x", "rotate": [1], "color": [None, 2]}}}},
+        {"calibration": {"table": [], "effects": {"of": 3}}},
         {"data": {"name": 5, "size": ["a", None]}, "calibration": {"table": "x"}},
         {"seconds": "long", "versions": 3, "peak_memory_mib": "much", "epochs": "all", "finished": "no"},
         {"data": {"name": "cifar10", "size": [-1, 0]}, "calibration": {"table": [{"errors": ["a"]}, {"errors": []}]}},

@@ -178,7 +178,7 @@ def _calibrate(
 ) -> Calibration:
     from fasteraa.errors import Stopped
     from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
-    from fasteraa.evaluate.effects import testable
+    from fasteraa.evaluate.effects import operations_to_test
 
     recipe = race_recipe(result.data, device, race.network, race.epochs)
     recipe = replace(recipe, crop=settings.crop, flip=settings.flip)
@@ -192,7 +192,7 @@ def _calibrate(
             device=device,
             folder=folder.path / "calibration",
             seed=settings.seed,
-            ops=testable(settings.ops),
+            ops=operations_to_test(settings.ops),
             say=say,
         )
     except Stopped as stopped:

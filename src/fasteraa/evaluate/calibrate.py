@@ -52,7 +52,7 @@ _TELLING_STEPS = 600
 _HEATS = ((1, 3, 9), (1, 3, 6), (1, 3, 3), (1, 2, 2))
 _WELL_TOLD = 1.5  # times what tells something
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
-_LEAST_CANDIDATES = 7  # not fewer than these
+_LEAST_CANDIDATES = 6  # not fewer than these
 _LEAST_IMAGES = 1_000  # not fewer than these
 _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
@@ -223,7 +223,8 @@ def _wanted(recipe: TrainRecipe, images: int) -> int:
 def _plan_experiment(plan: Plan, recipe: TrainRecipe, seconds: float, arenas: Sequence[Arena]) -> None:
     images = len(arenas[0].data)
     epoch, left = plan.image_seconds * images, seconds - plan.seconds
-    runs, epochs = affordable(left, epoch, _wanted(recipe, images), recipe.epochs, len(arenas))
+    wanted = _wanted(recipe, images)
+    runs, epochs = affordable(left, epoch, wanted, min(recipe.epochs, int(_WELL_TOLD * wanted)), len(arenas))
     if runs:
         plan.experiment = Round(runs, epochs)
         plan.save()

@@ -21,7 +21,7 @@ from fasteraa.policy.named import EFFECTS, weighted
 
 _DOSES = (1, 2, 3)  # operations that an image meets, in the mean
 _REACHES = (0.35, 0.7, 1.0)  # the largest magnitude of warps
-_FEWEST = 4  # operations of a policy
+_FEWEST = 4  # a policy has at least one of so many operations
 _EXPECTED_REACH = 1.3  # warps that go far do harm in the mean, too
 _SPREAD = 5.0  # of effects between kinds of data, one standard deviation in %
 _NOISES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 30.0)  # of a training, in %: the likeliest one is taken
@@ -54,7 +54,7 @@ class Effects:
         return {"trainings": self.trainings, "of": of, "reach": round(self.reach, 2)}
 
 
-def testable(ops: Sequence[str] | None) -> list[str]:
+def operations_to_test(ops: Sequence[str] | None) -> list[str]:
     """Not the flip: trainings flip as their recipe says."""
     return [row.name for row in select(ops) if row.name != "flip"]
 
@@ -67,7 +67,7 @@ def drawn(count: int, ops: Sequence[str], seed: int) -> list[Policy]:
 
 def _draw(ops: Sequence[str], rng: Random) -> Policy:
     chosen: list[str] = []
-    while len(chosen) < min(_FEWEST, len(ops)):
+    while len(chosen) < max(len(ops) // _FEWEST, 1):
         chosen = [op for op in ops if rng.random() < 0.5]
     dose, reach = rng.choice(_DOSES), rng.choice(_REACHES)
     return weighted(dict.fromkeys(chosen, 0.0), dose=dose, warps=reach)

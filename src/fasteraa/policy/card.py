@@ -118,7 +118,21 @@ def _calibration(calibration: Any) -> str:
     columns = ("policy", "error in %", "folds", "training loss")
     return (
         "## How it did\n\nErrors on images held back from training, in short trainings; not on test images.\n\n"
-        f"{_table(columns, rows)}\n\n{sentence}"
+        f"{_table(columns, rows)}\n\n{sentence}{_effects(calibration.get('effects'))}"
+    )
+
+
+def _effects(effects: Any) -> str:
+    try:
+        rows = [
+            (op, f"{change:+.1f}", f"{2 * error:.1f}")
+            for op, (change, error) in sorted(effects["of"].items(), key=lambda item: item[1][0])
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # it was not tested
+        return ""
+    return (
+        "\n\nWhat operations do here: the change of the loss on those images, in %, when every image meets one once, "
+        f"with two standard errors.\n\n{_table(('operation', 'loss in %', '±'), rows)}"
     )
 
 

@@ -337,7 +337,17 @@ def _calibration(facts: dict[str, Any]) -> dict[str, Any] | None:
     return {
         "rows": rows,
         "sentence": str(told) if told is not None else "",
+        "effects": _effects(dig(facts, "calibration", "effects", "of")),
     }
+
+
+def _effects(of: Any) -> list[tuple[str, float, float]]:
+    """What helps first: operation, change of the loss in %, two standard errors of it."""
+    found = []
+    for op, pair in of.items() if isinstance(of, dict) else ():
+        if isinstance(pair, list) and len(pair) == 2 and all(type(number) in (int, float) for number in pair):
+            found.append((str(op), float(pair[0]), 2 * float(pair[1])))
+    return sorted(found, key=lambda each: each[1])
 
 
 def _comparison(story: Story) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, open_arena, open_folder
 from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
 from fasteraa.evaluate.compare import Cell, end_of, make_cell, read_cell, run_cells, why_diverged
-from fasteraa.evaluate.effects import testable
+from fasteraa.evaluate.effects import operations_to_test
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.named import named
@@ -203,7 +203,7 @@ class _Made:
             folder=file.parent / "calibration",
             seed=seed,
             jobs=1 if self.setting.quick else None,
-            ops=() if self.setting.quick else testable(None),
+            ops=() if self.setting.quick else operations_to_test(None),
         )
         found.policy(result.policy).save(file)
         self.setting.say(f"calibrated on {wanted.source}, seed {seed}: {found.sentence()} ({found.seconds:.0f} s)")
