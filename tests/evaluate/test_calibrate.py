@@ -602,7 +602,9 @@ def test_a_training_that_diverges_loses_and_the_race_goes_on(monkeypatch, tmp_pa
     assert lost.diverged == "the training loss was not finite in epoch 1"
     row = json.loads(found.policy(WORST).to_json())["provenance"]["calibration"]["table"][1]
     assert (row["diverged"], row["training_loss"]) == (lost.diverged, None)
-    assert "inverted   50.0% errors, 1 training (the training loss was not finite in epoch 1)" in found.words()
+    assert (
+        "inverted   50.0% errors, loss 0.693, 1 training (the training loss was not finite in epoch 1)" in found.words()
+    )
 
 
 def test_none_stays_in_though_it_diverged_once_and_is_not_chosen(monkeypatch, tmp_path):

@@ -71,7 +71,13 @@ def run(tmp_path_factory):
     settings = SearchConfig(epochs=2, subset=32, batch_size=16, size=8, sub_policies=3, backbone="small")
     result = search(None, settings, out=folder)
     table = [
-        {"candidate": "found, 2 passes", "hash": "sha256:0", "errors": [41.0, 43.0], "training_loss": 1.25},
+        {
+            "candidate": "found, 2 passes",
+            "hash": "sha256:0",
+            "errors": [41.0, 43.0],
+            "training_loss": 1.25,
+            "losses": [1.5, 1.6],
+        },
         {"candidate": "none", "hash": "sha256:1", "errors": [50.0], "training_loss": 1.0},
         {"candidate": "uniform", "hash": "h", "errors": [50.0], "training_loss": None, "diverged": "lost in epoch 1"},
     ]
@@ -156,7 +162,7 @@ def test_what_it_tells(run, compared):
     for words in (
         "sample: 32 images of 10 classes at 8 x 8 pixels", "2 of 2 epochs", "The search is finished.",
         "Strength: of the images pass 100% through 2 sub-policies.", "Chosen: found, 2 passes.",
-        "found, 2 passes (chosen) 42.0 2 1.25", "none 50.0 1 1.00", "uniform 50.0 1 lost in epoch 1",
+        "found, 2 passes (chosen) 42.0 1.550 2 1.25", "none 50.0 1 1.00", "uniform 50.0 1 lost in epoch 1",
         "rotate -3.0 2.5 invert +12.3 4.0",
         "mine | <b>bold</b> 8.50",
         "Lowest error: mine | <b>bold</b>", "invert +20.0 (±3.0)", "[50% invert(100%) | 50% flip(100%)]",

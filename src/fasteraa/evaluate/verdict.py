@@ -130,8 +130,8 @@ class Calibration:
         """The table and the sentence."""
         width = max(len(trial.label) for trial in self.trials)
         lines = [
-            f"  {trial.label:{width}}  {trial.error:5.1f}% errors, {trainings(len(trial.errors))}"
-            + (f" ({trial.diverged})" if trial.diverged else "")
+            f"  {trial.label:{width}}  {trial.error:5.1f}% errors, loss {trial.score:.3f}, "
+            f"{trainings(len(trial.errors))}{f' ({trial.diverged})' if trial.diverged else ''}"
             for trial in self.trials
         ]
         return "\n".join([*lines, self.sentence(), *self._effects()])

@@ -321,14 +321,14 @@ def _calibration(facts: dict[str, Any]) -> dict[str, Any] | None:
         return None
     rows = []
     for row in table:
-        errors = dig(row, "errors")
-        if isinstance(errors, list) and errors and all(type(error) in (int, float) for error in errors):
-            loss, diverged = dig(row, "training_loss"), dig(row, "diverged")
+        if errors := _numbers(dig(row, "errors")):
+            loss, diverged, held = dig(row, "training_loss"), dig(row, "diverged"), _numbers(dig(row, "losses"))
             rows.append(
                 {
                     "label": str(dig(row, "candidate")),
                     "error": sum(errors) / len(errors),
                     "trainings": len(errors),
+                    "held_back_loss": f"{sum(held) / len(held):.3f}" if held else "",
                     "loss": str(diverged) if diverged else f"{loss:.2f}" if type(loss) in (int, float) else "",
                     "chosen": dig(row, "candidate") == dig(facts, "calibration", "chosen"),
                 }
@@ -341,11 +341,16 @@ def _calibration(facts: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
+def _numbers(values: Any) -> list[float]:
+    """None of them if one is something else."""
+    return values if isinstance(values, list) and all(type(value) in (int, float) for value in values) else []
+
+
 def _effects(of: Any) -> list[tuple[str, float, float]]:
     """What helps first: operation, change of the loss in %, two standard errors of it."""
     found = []
     for op, pair in of.items() if isinstance(of, dict) else ():
-        if isinstance(pair, list) and len(pair) == 2 and all(type(number) in (int, float) for number in pair):
+        if len(_numbers(pair)) == 2:
             found.append((str(op), float(pair[0]), 2 * float(pair[1])))
     return sorted(found, key=lambda each: each[1])
 
