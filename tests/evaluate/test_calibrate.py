@@ -721,7 +721,16 @@ def test_a_plan_that_does_not_add_up(monkeypatch, tmp_path):
     calibrate(brightness_classes(40), TWO, **given)
     file = tmp_path / "race.json"
     plan = json.loads(file.read_text())
-    for wrong in ({"seeds": [0, 1]}, {"heats": [1, 3, 9]}, {"heats": ["a"]}, {"heats": [3]}):
+    experiment = {"runs": 18, "epochs": 4, "seconds": None}
+    for wrong in (
+        {"seeds": [0, 1]},
+        {"heats": [1, 3, 9]},
+        {"heats": ["a"]},
+        {"heats": [3]},
+        {"experiment": []},
+        *({"experiment": experiment | each} for each in ({"runs": 0}, {"epochs": "4"}, {"seconds": -1.0})),
+        {"rounds": [experiment | {"epochs": 0}]},
+    ):
         file.write_text(json.dumps(plan | wrong))
         with pytest.raises(RunError, match=r"race\.json' cannot be read .*: remove it to plan the race anew"):
             calibrate(brightness_classes(40), TWO, **given)
@@ -738,7 +747,18 @@ def test_another_race_has_another_plan(monkeypatch, tmp_path):
     assert before["of"] != after["of"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"of": "x"}', '{"rounds": 3}'])
+def test_the_plan_of_another_version_is_that_of_another_race(monkeypatch, tmp_path):
+    """It may lack what there is now, or have what there is not: a search of before the update is resumed."""
+    file = tmp_path / "race.json"
+    Clock(monkeypatch, 1e-6)
+    for old in ('{"of": "x", "rounds": []}', '{"of": "x", "rounds": [], "experiment": {"of": 3}, "later": 1}'):
+        file.write_text(old)
+        found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path)
+        assert len(found.rounds) == 3
+        assert json.loads(file.read_text())["of"] != "x"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"off": "x"}', '{"rounds": 3}'])
 def test_a_damaged_plan_is_named(tmp_path, content):
     (tmp_path / "race.json").write_text(content)
     with pytest.raises(RunError, match=r"race\.json' cannot be read .*: remove it to plan the race anew"):
