@@ -15,6 +15,7 @@ from fasteraa.evaluate.calibrate import Candidate, calibrate
 from fasteraa.evaluate.candidates import weighted_candidates
 from fasteraa.evaluate.effects import Effects, drawn, fit, meetings, operations_to_test
 from fasteraa.evaluate.experiment import affordable
+from fasteraa.evaluate.plan import Plan, Round
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Training
 from fasteraa.ops import OPS
@@ -226,6 +227,20 @@ def test_planted_truth(quick, tmp_path):
     assert again.trials == found.trials
     assert again.effects == found.effects
     assert again.seconds == found.seconds
+
+
+def test_a_race_is_planned_by_what_the_experiment_took(quick, tmp_path):
+    """Its trainings took ten times what was measured before: so will those of the race."""
+    (arena, *_) = arenas = race._folds(stripes(), tmp_path, "cpu", 0)
+    recipe, six = replace(RECIPE, epochs=600), [*CANDIDATES, *weighted_candidates(known(rotate=0.0, color=1.0))]
+    plan = Plan(tmp_path / "race.json", "x", 90, 0.01 / len(arena.data), experiment=Round(18, 600, 18 * 600 * 0.1))
+    race._fit(plan, six, recipe, plan.seconds + 13 * 60.01, arenas, 0)
+    assert (len(plan.candidates), plan.heats, plan.epochs) == (6, (1, 1, 1), 600)
+    race._fit(plan, six, recipe, plan.seconds + 13 * 30.01, arenas, 0)
+    assert plan.epochs == 300
+    plan.experiment = None
+    race._fit(plan, six, recipe, plan.seconds + 13 * 3.001, arenas, 0)
+    assert plan.epochs == 300
 
 
 def test_without_time_or_operations_there_is_no_experiment(quick, tmp_path, monkeypatch):

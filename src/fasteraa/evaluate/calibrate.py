@@ -256,7 +256,9 @@ def _fit(
     """As many candidates and epochs (at most those of the recipe) as the whole race can pay for."""
     images = len(arenas[0].data)
     wanted = _wanted(recipe, images)
-    epoch, left = plan.image_seconds * images, seconds - plan.seconds
+    # what an experiment really took knows of more than the epochs: beginning trainings and measuring networks, too
+    epoch = plan.experiment.epoch_seconds if plan.experiment else plan.image_seconds * images
+    left = seconds - plan.seconds
     plan.heats = _heats(len(candidates), min(recipe.epochs, _WELL_TOLD * wanted), epoch, left, len(arenas))
     count, plan.epochs = _affordable(len(candidates), wanted, recipe.epochs, epoch, left, plan.heats)
     plan.candidates = tuple(candidate.label for candidate in candidates[:count])
