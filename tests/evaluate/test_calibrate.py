@@ -557,6 +557,20 @@ def test_a_choice_against_the_lowest_error_is_explained():
     )
 
 
+def test_what_did_better_is_said_truly():
+    """A lower loss need not be fewer errors; what looks the same is not fewer; the one with the fewest is named."""
+
+    def said(*others):
+        first = trial("a", (7.0, 7.0))
+        return Calibration(first, (first, *others), 3, RECIPE, 1.0).sentence()
+
+    surer = replace(trial("b", (7.5, 7.5)), scores=(6.0, 6.0))
+    assert "; b was surer of the right classes (7.5%), but so few images" in said(surer)
+    assert "; next is b with 7.0%, which is within" in said(replace(trial("b", (6.99, 6.99)), scores=(8.0, 8.0)))
+    second, third = trial("b", (7.1, 7.3)), replace(trial("c", (6.0, 6.1)), scores=(8.0, 8.0))
+    assert "; c has fewer, 6.0%, but is less sure of the right classes" in said(second, third)
+
+
 def test_one_that_went_out_earlier_was_not_outweighed():
     """All others that came as far diverged: it had fewer errors, but on fewer images."""
     trials = (trial("a", (7.0, 7.0)), replace(trial("b", (6.0, 50.0)), diverged="why"), trial("c", (6.0,)))
