@@ -10,7 +10,7 @@ import torch
 from fasteraa.data import ImageSet
 from fasteraa.errors import PolicyError
 from fasteraa.evaluate import calibrate as race
-from fasteraa.evaluate import experiment
+from fasteraa.evaluate import effects, experiment
 from fasteraa.evaluate.calibrate import Candidate, calibrate
 from fasteraa.evaluate.candidates import weighted_candidates
 from fasteraa.evaluate.effects import Effects, drawn, fit, meetings, operations_to_test
@@ -81,6 +81,20 @@ def test_a_line_is_found_in_noise():
         assert 0.5 < found.errors[op] < 2
     few = fit(policies[:12], lost(policies[:12], folds[:12], truth, noise=3.0), folds[:12], OPERATIONS)
     assert min(few.errors.values()) > max(found.errors.values())
+
+
+def test_noise_is_looked_for_where_there_is_some():
+    """Less the means of three folds, twelve measurements have nine dimensions: the evidence is that of those nine."""
+    rng = np.random.default_rng(0)
+    folds = [str(number % 3) for number in range(12)]
+    x, y = (effects._within(rng.normal(size=size), folds) for size in ((12, 4), 12))
+    levels = np.array([[float(fold == each) for each in "012"] for fold in folds])
+    basis = np.linalg.svd(levels)[0][:, 3:]
+    for noise in (0.5, 2.0):
+        covariance = basis.T @ (noise**2 * np.eye(12) + 25 * x @ x.T) @ basis
+        measured = basis.T @ y
+        expected = np.linalg.slogdet(covariance)[1] + measured @ np.linalg.solve(covariance, measured)
+        assert effects._evidence(x, y, noise, 3) == pytest.approx(-expected / 2)
 
 
 def test_far_warps_that_harm_are_seen():
