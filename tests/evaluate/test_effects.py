@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fasteraa.data import ImageSet
-from fasteraa.errors import PolicyError
+from fasteraa.errors import ConfigError, PolicyError
 from fasteraa.evaluate import calibrate as race
 from fasteraa.evaluate import effects, experiment
 from fasteraa.evaluate.calibrate import Candidate, calibrate
@@ -127,6 +127,7 @@ def test_operations_are_weighted_by_the_squares_of_what_they_do():
     assert shares(policy) == pytest.approx({"invert": 144 / 224, "rotate": 64 / 224, "color": 16 / 224}, abs=1e-4)
     assert meetings(policy)[0] == pytest.approx({op: 2 * share for op, share in shares(policy).items()}, abs=1e-3)
     assert {choice.op: choice.range[1] for choice in policy.choices()} == {"invert": 0, "rotate": 0.5, "color": 1.0}
+    assert set(shares(weighted({"invert": -20.0, "rotate": 7.9}))) == {"invert"}  # not the other with a share of 0
 
 
 def test_the_general_policy_has_all_operations_and_mild_warps():
@@ -147,9 +148,14 @@ def test_policies_made_of_what_helps():
     ratio = [shares(each)["rotate"] / shares(each)["invert"] for each in (more, mild, bold)]
     assert ratio == sorted(ratio)
     assert [round(sum(meetings(each)[0].values()), 2) for each in (mild, bold, more)] == [2, 2, 3]
-    assert [each.label for each in weighted_candidates(known(rotate=1.0))] == [
+    assert [each.label for each in weighted_candidates(known(rotate=1.0, color=2.0))] == [
         "weighted", "weighted, boldly", "weighted, 3 operations",
     ]  # fmt: skip
+
+
+def test_the_same_policy_does_not_race_against_itself():
+    labels = [each.label for each in weighted_candidates(known(rotate=1.0, color=20.0))]
+    assert labels == ["weighted", "weighted, 3 operations"]
 
 
 def test_warps_go_as_far_as_helps():
@@ -164,6 +170,7 @@ def test_where_all_do_harm_the_least_harmful_are_left():
 
 
 def test_words_and_table():
+    assert known(color=-0.4).words() == "color +0 ± 2"
     found = known(rotate=-6.4, invert=4.0)
     assert found.words() == "rotate -6 ± 2, invert +4 ± 2"
     assert found.table() == {"trainings": 54, "of": {"rotate": [-6.4, 1.0], "invert": [4.0, 1.0]}, "reach": 1.0}
@@ -259,11 +266,32 @@ def test_a_race_is_planned_by_what_the_experiment_took(quick, tmp_path):
 
 def test_without_time_or_operations_there_is_no_experiment(quick, tmp_path, monkeypatch):
     assert raced(tmp_path / "a", ops=()).effects is None
+    assert raced(tmp_path / "a", ops=["rotate"]).effects is None  # nothing to compare it with
     monkeypatch.setattr(race, "_image_seconds", lambda *given: 1.0)
     found = raced(tmp_path / "b", minutes=0.01)
     assert found.effects is None
     assert "When images meet" not in found.words()
     assert "effects" not in found.provenance()
+
+
+def test_wrong_operations_and_labels_are_named(tmp_path):
+    with pytest.raises(PolicyError, match="did you mean 'rotate'"):
+        raced(tmp_path, ops=["rotat", "invert"])
+    with pytest.raises(ConfigError, match="made of what helps are called weighted: rename the candidate"):
+        calibrate(stripes(), [Candidate("weighted", named("none"))], ops=TESTED, recipe=RECIPE, device="cpu")
+
+
+def test_losses_below_that_of_one_image_say_nothing(monkeypatch, tmp_path):
+    """Where no image is wrong, losses of 1e-9 and 1e-3 are the same; by their logarithms all would hang on chance."""
+    arenas = race._folds(stripes(), tmp_path, "cpu", 0)
+    runs = experiment.cells_of_experiment(arenas, TESTED, RECIPE, 54, 0)
+
+    def read(lost):
+        monkeypatch.setattr(experiment, "read_cell", lambda arena, cell: {"held_out_loss": lost(cell)})
+        return experiment.read_experiment(runs, TESTED)
+
+    assert read(lambda cell: 1e-3 if "invert" in cell.policy.ops else 0.0) == read(lambda cell: 1e-2)
+    assert read(lambda cell: 0.2 if "invert" in cell.policy.ops else 0.0).of["invert"] > 20
 
 
 def test_trainings_that_diverge_are_left_out_and_most_of_them_are_too_many(quick, tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ class Effects:
 
     def words(self) -> str:
         ranked = sorted(self.of, key=lambda name: self.of[name])
-        return ", ".join(f"{name} {self.of[name]:+.0f} ± {2 * self.errors[name]:.0f}" for name in ranked)
+        return ", ".join(f"{name} {round(self.of[name]):+d} ± {2 * self.errors[name]:.0f}" for name in ranked)
 
     def table(self) -> dict[str, Any]:
         """For the artifact."""
