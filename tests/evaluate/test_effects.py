@@ -1,6 +1,8 @@
 """Which operations help: what is drawn, what the line finds, what is made of it, and that it finds a planted truth."""
 
 import math
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -8,11 +10,12 @@ import pytest
 import torch
 
 from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError, PolicyError
+from fasteraa.errors import ConfigError, PolicyError, Stopped
 from fasteraa.evaluate import calibrate as race
 from fasteraa.evaluate import effects, experiment
 from fasteraa.evaluate.calibrate import Candidate, calibrate
 from fasteraa.evaluate.candidates import weighted_candidates
+from fasteraa.evaluate.compare import run_group
 from fasteraa.evaluate.effects import Effects, drawn, fit, meetings, operations_to_test
 from fasteraa.evaluate.experiment import affordable
 from fasteraa.evaluate.plan import Plan, Round
@@ -272,6 +275,35 @@ def test_without_time_or_operations_there_is_no_experiment(quick, tmp_path, monk
     assert found.effects is None
     assert "When images meet" not in found.words()
     assert "effects" not in found.provenance()
+
+
+@pytest.mark.parametrize("stop_after", [7, 18])
+def test_an_experiment_that_was_stopped_goes_on_as_it_was_planned(quick, tmp_path, monkeypatch, stop_after):
+    """In the middle of it, and between it and the race; the machine seems far slower the second time."""
+    monkeypatch.setattr(experiment, "MOST", 18)
+    recipe, plain = replace(RECIPE, epochs=1), run_group
+
+    def run(folder, cost, most=math.inf):
+        trained = []
+
+        def group(arena, cells, **given):
+            if len(trained) >= most:
+                raise KeyboardInterrupt
+            trained.extend((arena.held_out_from, cell.label, cell.seed, cell.recipe.epochs) for cell in cells)
+            return plain(arena, cells, **given)
+
+        monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
+        monkeypatch.setattr(race, "_image_seconds", lambda *given: cost)
+        with pytest.raises(Stopped) if most < math.inf else nullcontext():
+            return trained, raced(tmp_path / folder, recipe=recipe)
+        return trained, None
+
+    everything, whole = run("whole", 1e-6)
+    begun, _ = run("stopped", 1e-6, stop_after)
+    rest, resumed = run("stopped", 1.0)
+    assert begun + rest == everything  # nothing twice, nothing else
+    assert resumed.effects == whole.effects
+    assert resumed.trials == whole.trials
 
 
 def test_wrong_operations_and_labels_are_named(tmp_path):
