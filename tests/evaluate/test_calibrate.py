@@ -557,6 +557,20 @@ def test_a_choice_against_the_lowest_error_is_explained():
     )
 
 
+def test_what_did_better_is_said_truly():
+    """A lower loss need not be fewer errors; what looks the same is not fewer; the one with the fewest is named."""
+
+    def said(*others):
+        first = trial("a", (7.0, 7.0))
+        return Calibration(first, (first, *others), 3, RECIPE, 1.0).sentence()
+
+    surer = replace(trial("b", (7.5, 7.5)), scores=(6.0, 6.0))
+    assert "; b was surer of the right classes (7.5%), but so few images" in said(surer)
+    assert "; next is b with 7.0%, which is within" in said(replace(trial("b", (6.99, 6.99)), scores=(8.0, 8.0)))
+    second, third = trial("b", (7.1, 7.3)), replace(trial("c", (6.0, 6.1)), scores=(8.0, 8.0))
+    assert "; c has fewer, 6.0%, but is less sure of the right classes" in said(second, third)
+
+
 def test_one_that_went_out_earlier_was_not_outweighed():
     """All others that came as far diverged: it had fewer errors, but on fewer images."""
     trials = (trial("a", (7.0, 7.0)), replace(trial("b", (6.0, 50.0)), diverged="why"), trial("c", (6.0,)))
@@ -723,7 +737,16 @@ def test_a_plan_that_does_not_add_up(monkeypatch, tmp_path):
     calibrate(brightness_classes(40), TWO, **given)
     file = tmp_path / "race.json"
     plan = json.loads(file.read_text())
-    for wrong in ({"seeds": [0, 1]}, {"heats": [1, 3, 9]}, {"heats": ["a"]}, {"heats": [3]}):
+    experiment = {"runs": 18, "epochs": 4, "seconds": None}
+    for wrong in (
+        {"seeds": [0, 1]},
+        {"heats": [1, 3, 9]},
+        {"heats": ["a"]},
+        {"heats": [3]},
+        {"experiment": []},
+        *({"experiment": experiment | each} for each in ({"runs": 0}, {"epochs": "4"}, {"seconds": -1.0})),
+        {"rounds": [experiment | {"epochs": 0}]},
+    ):
         file.write_text(json.dumps(plan | wrong))
         with pytest.raises(RunError, match=r"race\.json' cannot be read .*: remove it to plan the race anew"):
             calibrate(brightness_classes(40), TWO, **given)
@@ -740,7 +763,18 @@ def test_another_race_has_another_plan(monkeypatch, tmp_path):
     assert before["of"] != after["of"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"of": "x"}', '{"rounds": 3}'])
+def test_the_plan_of_another_version_is_that_of_another_race(monkeypatch, tmp_path):
+    """It may lack what there is now, or have what there is not: a search of before the update is resumed."""
+    file = tmp_path / "race.json"
+    Clock(monkeypatch, 1e-6)
+    for old in ('{"of": "x", "rounds": []}', '{"of": "x", "rounds": [], "experiment": {"of": 3}, "later": 1}'):
+        file.write_text(old)
+        found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path)
+        assert len(found.rounds) == 3
+        assert json.loads(file.read_text())["of"] != "x"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"off": "x"}', '{"rounds": 3}'])
 def test_a_damaged_plan_is_named(tmp_path, content):
     (tmp_path / "race.json").write_text(content)
     with pytest.raises(RunError, match=r"race\.json' cannot be read .*: remove it to plan the race anew"):

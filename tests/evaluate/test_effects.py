@@ -1,6 +1,8 @@
 """Which operations help: what is drawn, what the line finds, what is made of it, and that it finds a planted truth."""
 
 import math
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -8,13 +10,15 @@ import pytest
 import torch
 
 from fasteraa.data import ImageSet
-from fasteraa.errors import PolicyError
+from fasteraa.errors import ConfigError, PolicyError, Stopped
 from fasteraa.evaluate import calibrate as race
-from fasteraa.evaluate import experiment
+from fasteraa.evaluate import effects, experiment
 from fasteraa.evaluate.calibrate import Candidate, calibrate
 from fasteraa.evaluate.candidates import weighted_candidates
+from fasteraa.evaluate.compare import run_group
 from fasteraa.evaluate.effects import Effects, drawn, fit, meetings, operations_to_test
 from fasteraa.evaluate.experiment import affordable
+from fasteraa.evaluate.plan import Plan, Round
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Training
 from fasteraa.ops import OPS
@@ -82,6 +86,20 @@ def test_a_line_is_found_in_noise():
     assert min(few.errors.values()) > max(found.errors.values())
 
 
+def test_noise_is_looked_for_where_there_is_some():
+    """Less the means of three folds, twelve measurements have nine dimensions: the evidence is that of those nine."""
+    rng = np.random.default_rng(0)
+    folds = [str(number % 3) for number in range(12)]
+    x, y = (effects._within(rng.normal(size=size), folds) for size in ((12, 4), 12))
+    levels = np.array([[float(fold == each) for each in "012"] for fold in folds])
+    basis = np.linalg.svd(levels)[0][:, 3:]
+    for noise in (0.5, 2.0):
+        covariance = basis.T @ (noise**2 * np.eye(12) + 25 * x @ x.T) @ basis
+        measured = basis.T @ y
+        expected = np.linalg.slogdet(covariance)[1] + measured @ np.linalg.solve(covariance, measured)
+        assert effects._evidence(x, y, noise, 3) == pytest.approx(-expected / 2)
+
+
 def test_far_warps_that_harm_are_seen():
     policies, folds = drawn(120, OPERATIONS, 0), ["one"] * 120
     losses = []
@@ -112,6 +130,7 @@ def test_operations_are_weighted_by_the_squares_of_what_they_do():
     assert shares(policy) == pytest.approx({"invert": 144 / 224, "rotate": 64 / 224, "color": 16 / 224}, abs=1e-4)
     assert meetings(policy)[0] == pytest.approx({op: 2 * share for op, share in shares(policy).items()}, abs=1e-3)
     assert {choice.op: choice.range[1] for choice in policy.choices()} == {"invert": 0, "rotate": 0.5, "color": 1.0}
+    assert set(shares(weighted({"invert": -20.0, "rotate": 7.9}))) == {"invert"}  # not the other with a share of 0
 
 
 def test_the_general_policy_has_all_operations_and_mild_warps():
@@ -132,9 +151,14 @@ def test_policies_made_of_what_helps():
     ratio = [shares(each)["rotate"] / shares(each)["invert"] for each in (more, mild, bold)]
     assert ratio == sorted(ratio)
     assert [round(sum(meetings(each)[0].values()), 2) for each in (mild, bold, more)] == [2, 2, 3]
-    assert [each.label for each in weighted_candidates(known(rotate=1.0))] == [
+    assert [each.label for each in weighted_candidates(known(rotate=1.0, color=2.0))] == [
         "weighted", "weighted, boldly", "weighted, 3 operations",
     ]  # fmt: skip
+
+
+def test_the_same_policy_does_not_race_against_itself():
+    labels = [each.label for each in weighted_candidates(known(rotate=1.0, color=20.0))]
+    assert labels == ["weighted", "weighted, 3 operations"]
 
 
 def test_warps_go_as_far_as_helps():
@@ -149,6 +173,7 @@ def test_where_all_do_harm_the_least_harmful_are_left():
 
 
 def test_words_and_table():
+    assert known(color=-0.4).words() == "color +0 ± 2"
     found = known(rotate=-6.4, invert=4.0)
     assert found.words() == "rotate -6 ± 2, invert +4 ± 2"
     assert found.table() == {"trainings": 54, "of": {"rotate": [-6.4, 1.0], "invert": [4.0, 1.0]}, "reach": 1.0}
@@ -228,13 +253,77 @@ def test_planted_truth(quick, tmp_path):
     assert again.seconds == found.seconds
 
 
+def test_a_race_is_planned_by_what_the_experiment_took(quick, tmp_path):
+    """Its trainings took ten times what was measured before: so will those of the race."""
+    (arena, *_) = arenas = race._folds(stripes(), tmp_path, "cpu", 0)
+    recipe, six = replace(RECIPE, epochs=600), [*CANDIDATES, *weighted_candidates(known(rotate=0.0, color=1.0))]
+    plan = Plan(tmp_path / "race.json", "x", 90, 0.01 / len(arena.data), experiment=Round(18, 600, 18 * 600 * 0.1))
+    race._fit(plan, six, recipe, plan.seconds + 13 * 60.01, arenas, 0)
+    assert (len(plan.candidates), plan.heats, plan.epochs) == (6, (1, 1, 1), 600)
+    race._fit(plan, six, recipe, plan.seconds + 13 * 30.01, arenas, 0)
+    assert plan.epochs == 300
+    plan.experiment = None
+    race._fit(plan, six, recipe, plan.seconds + 13 * 3.001, arenas, 0)
+    assert plan.epochs == 300
+
+
 def test_without_time_or_operations_there_is_no_experiment(quick, tmp_path, monkeypatch):
     assert raced(tmp_path / "a", ops=()).effects is None
+    assert raced(tmp_path / "a", ops=["rotate"]).effects is None  # nothing to compare it with
     monkeypatch.setattr(race, "_image_seconds", lambda *given: 1.0)
     found = raced(tmp_path / "b", minutes=0.01)
     assert found.effects is None
     assert "When images meet" not in found.words()
     assert "effects" not in found.provenance()
+
+
+@pytest.mark.parametrize("stop_after", [7, 18])
+def test_an_experiment_that_was_stopped_goes_on_as_it_was_planned(quick, tmp_path, monkeypatch, stop_after):
+    """In the middle of it, and between it and the race; the machine seems far slower the second time."""
+    monkeypatch.setattr(experiment, "MOST", 18)
+    recipe, plain = replace(RECIPE, epochs=1), run_group
+
+    def run(folder, cost, most=math.inf):
+        trained = []
+
+        def group(arena, cells, **given):
+            if len(trained) >= most:
+                raise KeyboardInterrupt
+            trained.extend((arena.held_out_from, cell.label, cell.seed, cell.recipe.epochs) for cell in cells)
+            return plain(arena, cells, **given)
+
+        monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
+        monkeypatch.setattr(race, "_image_seconds", lambda *given: cost)
+        with pytest.raises(Stopped) if most < math.inf else nullcontext():
+            return trained, raced(tmp_path / folder, recipe=recipe)
+        return trained, None
+
+    everything, whole = run("whole", 1e-6)
+    begun, _ = run("stopped", 1e-6, stop_after)
+    rest, resumed = run("stopped", 1.0)
+    assert begun + rest == everything  # nothing twice, nothing else
+    assert resumed.effects == whole.effects
+    assert resumed.trials == whole.trials
+
+
+def test_wrong_operations_and_labels_are_named(tmp_path):
+    with pytest.raises(PolicyError, match="did you mean 'rotate'"):
+        raced(tmp_path, ops=["rotat", "invert"])
+    with pytest.raises(ConfigError, match="made of what helps are called weighted: rename the candidate"):
+        calibrate(stripes(), [Candidate("weighted", named("none"))], ops=TESTED, recipe=RECIPE, device="cpu")
+
+
+def test_losses_below_that_of_one_image_say_nothing(monkeypatch, tmp_path):
+    """Where no image is wrong, losses of 1e-9 and 1e-3 are the same; by their logarithms all would hang on chance."""
+    arenas = race._folds(stripes(), tmp_path, "cpu", 0)
+    runs = experiment.cells_of_experiment(arenas, TESTED, RECIPE, 54, 0)
+
+    def read(lost):
+        monkeypatch.setattr(experiment, "read_cell", lambda arena, cell: {"held_out_loss": lost(cell)})
+        return experiment.read_experiment(runs, TESTED)
+
+    assert read(lambda cell: 1e-3 if "invert" in cell.policy.ops else 0.0) == read(lambda cell: 1e-2)
+    assert read(lambda cell: 0.2 if "invert" in cell.policy.ops else 0.0).of["invert"] > 20
 
 
 def test_trainings_that_diverge_are_left_out_and_most_of_them_are_too_many(quick, tmp_path, monkeypatch):

@@ -389,6 +389,17 @@ def test_named_policies(target, name):
         assert all((out == image).all() for out in outs)
 
 
+def test_the_general_policy(target):
+    """It pairs samples: targets either have images to mix in, or refuse it by name."""
+    image, policy = picture("noise", 32, 32), Policy.named("general")
+    if fidelity_of("sample_pairing", target).kind == "unsupported":
+        with pytest.raises(ExportError, match="sample_pairing"):
+            through(target, policy, [image] * 12, pool=[image])
+        return
+    outs = through(target, policy, [image] * 12, pool=[picture("smooth", 32, 32)])
+    assert len({out.tobytes() for out in outs}) > 3
+
+
 @pytest.mark.parametrize("name", ["timm", "python"])
 def test_seeds_of_random(name):
     need(name)

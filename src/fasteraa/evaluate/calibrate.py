@@ -28,7 +28,7 @@ import torch
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RaceError
 from fasteraa.evaluate.arena import Arena
-from fasteraa.evaluate.candidates import Candidate, usual_candidates, weighted_candidates
+from fasteraa.evaluate.candidates import WEIGHTED, Candidate, usual_candidates, weighted_candidates
 from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells, start_workers, why_diverged
 from fasteraa.evaluate.effects import Effects
 from fasteraa.evaluate.experiment import FEWEST, affordable, cells_of_experiment, read_experiment
@@ -36,6 +36,7 @@ from fasteraa.evaluate.plan import Plan, Round, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Group, Training
 from fasteraa.evaluate.verdict import Calibration, Trial, better_half, choose, trainings
+from fasteraa.ops import select
 from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
@@ -96,6 +97,10 @@ def calibrate(
             raise ConfigError(
                 f"what is expected of {each.label!r} must be positive numbers, got {tuple(each.expected)}"
             )
+    ops = [row.name for row in select(ops)] if ops else []
+    ops = ops if len(ops) > 1 else []  # of one alone there are no policies without it
+    if ops and (taken := sorted({candidate.label for candidate in candidates} & set(WEIGHTED))):
+        raise ConfigError(f"policies that are made of what helps are called {', '.join(taken)}: rename the candidate")
     began, all_images = time.monotonic(), len(data)
     data = _raceable(data, say)
     recipe = replace(recipe or race_recipe(data, device), cutout=0)
@@ -256,7 +261,9 @@ def _fit(
     """As many candidates and epochs (at most those of the recipe) as the whole race can pay for."""
     images = len(arenas[0].data)
     wanted = _wanted(recipe, images)
-    epoch, left = plan.image_seconds * images, seconds - plan.seconds
+    # what an experiment really took knows of more than the epochs: beginning trainings and measuring networks, too
+    epoch = plan.experiment.epoch_seconds if plan.experiment else plan.image_seconds * images
+    left = seconds - plan.seconds
     plan.heats = _heats(len(candidates), min(recipe.epochs, _WELL_TOLD * wanted), epoch, left, len(arenas))
     count, plan.epochs = _affordable(len(candidates), wanted, recipe.epochs, epoch, left, plan.heats)
     plan.candidates = tuple(candidate.label for candidate in candidates[:count])

@@ -15,6 +15,10 @@ _COLOURS = (
 )  # fmt: skip
 
 
+# caution and dose of policies that are made of what helps
+WEIGHTED = {"weighted": (12, 2), "weighted, boldly": (5, 2), "weighted, 3 operations": (16, 3)}
+
+
 class Expected(NamedTuple):
     """An error before it is measured, relative to that of the middling policy on the same data."""
 
@@ -65,13 +69,10 @@ def usual_candidates(
 
 
 def weighted_candidates(effects: Effects) -> list[Candidate]:
-    """Operations by how much they help, with differences made more or less of."""
-    policies = {
-        "weighted": effects.policy(caution=12),
-        "weighted, boldly": effects.policy(caution=5),
-        "weighted, 3 operations": effects.policy(caution=16, dose=3),
-    }
-    return [Candidate(label, policy, _expected(label)) for label, policy in policies.items()]
+    """Operations by how much they help, with differences made more or less of; one of those that came out the same."""
+    policies = {label: effects.policy(caution, dose) for label, (caution, dose) in WEIGHTED.items()}
+    labels = {policy.hash: label for label, policy in reversed(policies.items())}.values()
+    return [Candidate(label, policies[label], _expected(label)) for label in WEIGHTED if label in labels]
 
 
 # About the mean of seven sets of images in short trainings and of five in long ones (results/candidates, SVHN's long

@@ -46,7 +46,7 @@ class Effects:
 
     def words(self) -> str:
         ranked = sorted(self.of, key=lambda name: self.of[name])
-        return ", ".join(f"{name} {self.of[name]:+.0f} ± {2 * self.errors[name]:.0f}" for name in ranked)
+        return ", ".join(f"{name} {round(self.of[name]):+d} ± {2 * self.errors[name]:.0f}" for name in ranked)
 
     def table(self) -> dict[str, Any]:
         """For the artifact."""
@@ -78,7 +78,7 @@ def fit(policies: Sequence[Policy], losses: Sequence[float], folds: Sequence[str
     x = _within(np.array([_features(policy, ops) for policy in policies]), folds)
     y = _within(100 * np.log(np.array(losses)), folds)
     expected = np.array([*(EFFECTS.get(op, 0.0) for op in ops), 0.0, 0.0, _EXPECTED_REACH])
-    noise = max(_NOISES, key=lambda each: _evidence(x, y - x @ expected, each))
+    noise = max(_NOISES, key=lambda each: _evidence(x, y - x @ expected, each, len(set(folds))))
     covariance = np.linalg.inv(x.T @ x / noise**2 + np.eye(x.shape[1]) / _SPREAD**2)
     found = expected + covariance @ x.T @ (y - x @ expected) / noise**2
     error = np.sqrt(np.diag(covariance))
@@ -124,7 +124,11 @@ def _within(values: np.ndarray, folds: Sequence[str]) -> np.ndarray:
     return values
 
 
-def _evidence(x: np.ndarray, y: np.ndarray, noise: float) -> float:
-    """How likely the measurements are, given the noise (its logarithm, but for a constant)."""
+def _evidence(x: np.ndarray, y: np.ndarray, noise: float, levels: int) -> float:
+    """How likely the measurements are, given the noise (its logarithm, but for a constant).
+
+    Those less the means of folds have as many dimensions fewer, in which there is no noise.
+    """
     covariance = noise**2 * np.eye(len(y)) + _SPREAD**2 * x @ x.T
-    return float(-0.5 * (np.linalg.slogdet(covariance)[1] + y @ np.linalg.solve(covariance, y)))
+    determinant = np.linalg.slogdet(covariance)[1] - levels * math.log(noise**2)
+    return float(-0.5 * (determinant + y @ np.linalg.solve(covariance, y)))

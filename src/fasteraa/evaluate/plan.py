@@ -6,6 +6,7 @@ The plan follows from seconds that were measured, and those would be others the 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ class Round:
     runs: int
     epochs: int
     seconds: float | None = None  # None until it is over
+
+    def __post_init__(self) -> None:
+        whole = type(self.runs) is int and type(self.epochs) is int and min(self.runs, self.epochs) > 0
+        if not whole or (self.seconds is not None and not 0 <= self.seconds < math.inf):
+            raise ValueError(f"{self.runs} runs of {self.epochs} epochs in {self.seconds} seconds")
 
     @property
     def epoch_seconds(self) -> float:
@@ -70,12 +76,12 @@ def read_plan(file: Path, of: str) -> Plan | None:
         return None
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if content["of"] != of:  # that of another version may have other fields
+            return None
         content["rounds"] = [Round(**each) for each in content["rounds"]]
-        content["experiment"] = content["experiment"] and Round(**content["experiment"])
+        content["experiment"] = None if content["experiment"] is None else Round(**content["experiment"])
         content |= {name: tuple(content.get(name, ())) for name in ("candidates", "heats", "seeds")}
         plan = Plan(file, **content)
-        if plan.of != of:
-            return None
         if len(plan.seeds) != sum(plan.heats) or len(plan.rounds) > len(plan.heats):
             raise ValueError(f"{len(plan.seeds)} seeds for {sum(plan.heats)} trainings, {len(plan.rounds)} rounds")
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:

@@ -10,7 +10,7 @@ import math
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,16 +53,22 @@ class Measured(NamedTuple):
     loss: float  # cross-entropy, whatever temperature makes it the lowest
 
 
-def measured(logits: Tensor, labels: Tensor) -> Measured:
-    """The loss tells two policies from each other with less than half of the images that errors need.
+def measured(batches: Iterable[Batch]) -> Measured:
+    """Of logits and labels, batch by batch: fifty thousand images of a thousand classes would not fit beside others.
 
-    A policy makes networks more or less sure of everything, which says nothing about who guesses better: so each has
-    the temperature that suits it.
+    The loss tells two policies from each other with less than half of the images that errors need. A policy makes
+    networks more or less sure of everything, which says nothing about who guesses better: so each has the temperature
+    that suits it. It is infinite where logits are no numbers.
     """
-    hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
-    wrong, wrong5 = len(labels) - hits[:, 0].sum(), len(labels) - hits.sum()
-    loss = torch.stack([F.cross_entropy(logits / temperature, labels) for temperature in _TEMPERATURES]).min()
-    return Measured(100 * int(wrong) / len(labels), 100 * int(wrong5) / len(labels), float(loss))
+    count, found = 0, []
+    for logits, labels in batches:
+        hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
+        losses = [F.cross_entropy(logits / temperature, labels, reduction="sum") for temperature in _TEMPERATURES]
+        found.append(torch.stack([hits[:, 0].sum(), hits.sum(), *losses]))
+        count += len(labels)
+    right, right5, *sums = torch.stack(found).cpu().double().sum(0).tolist()  # the only wait for the device
+    loss = min(math.inf if math.isnan(total) else total for total in sums) / count
+    return Measured(100 * (count - right) / count, 100 * (count - right5) / count, loss)
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,8 @@ def _outcome(group: Group, training: Training, held_out: Images, provenance: dic
         why = f"the training loss was not finite in epoch {training.diverged}"
         return Diverged(why, group.seconds, together, provenance)
     measured = training.measure(held_out)
+    if not math.isfinite(measured.loss):  # the last steps ruined it: the loss of an epoch does not know of the last one
+        return Diverged("the loss on held-out images was not finite", group.seconds, together, provenance)
     return Trained(
         error=measured.error,
         error_top5=measured.error_top5,
@@ -292,12 +300,12 @@ class Training:
     @torch.no_grad()
     def measure(self, held_out: Images) -> Measured:
         self.network.eval()
-        logits, labels = [], []
-        for images, truth in plain_batches(held_out, self.recipe, max(256, self.recipe.batch_size), self.device):
-            x = self.feed.normalise(images.float() / 255)
-            logits.append(self.logits(x.contiguous(memory_format=torch.channels_last)))
-            labels.append(truth)
-        return measured(torch.cat(logits), torch.cat(labels))
+        batches = plain_batches(held_out, self.recipe, max(256, self.recipe.batch_size), self.device)
+        return measured((self._of(images), labels) for images, labels in batches)
+
+    def _of(self, images: Tensor) -> Tensor:
+        x = self.feed.normalise(images.float() / 255)
+        return self.logits(x.contiguous(memory_format=torch.channels_last))
 
     # --- state -------------------------------------------------------------------------------------------------------
 

@@ -93,16 +93,22 @@ class Calibration:
         if not rest:
             return words + "."
         second = rest[0]
-        if len(second.errors) == len(self.chosen.errors):
-            if second.score < self.chosen.score:
-                return (
-                    f"{words}; {second.label} did better ({second.error:.1f}%), but so few images do not outweigh what "
-                    "was measured on other data."
-                )
-            if second.error < self.chosen.error:
-                words += f"; {second.label} has fewer, {second.error:.1f}%, but is less sure of the right classes"
-                return f"{words}{self._sureness(second.label)}."
+        as_far = [trial for trial in rest if len(trial.errors) == len(self.chosen.errors)]
+        if second in as_far and second.score < self.chosen.score:
+            how = "did better" if self._has_fewer(second) else "was surer of the right classes"
+            return (
+                f"{words}; {second.label} {how} ({second.error:.1f}%), but so few images do not outweigh what was "
+                "measured on other data."
+            )
+        fewest = min(as_far, key=lambda trial: trial.error, default=second)
+        if fewest in as_far and self._has_fewer(fewest):
+            words += f"; {fewest.label} has fewer, {fewest.error:.1f}%, but is less sure of the right classes"
+            return f"{words}{self._sureness(fewest.label)}."
         return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
+
+    def _has_fewer(self, other: Trial) -> bool:
+        """Errors, as far as the sentence shows them."""
+        return round(other.error, 1) < round(self.chosen.error, 1)
 
     def _part(self) -> str:
         return f", {self.images} of {self.all_images} images" if self.images < self.all_images else ""

@@ -164,8 +164,9 @@ def weighted(effects: Mapping[str, float], caution: float = 8.0, dose: int = 2, 
         reach = warps if OPS[op].geometric else 1.0
         return Choice(op, dose / (dose + 1), (0.0, reach) if OPS[op].span else None, round(share, 4))
 
-    choices = [choice(op, good / sum(goods.values())) for op, good in goods.items() if good]
-    return Policy((SubPolicy((tuple(choices),) * (dose + 1)),), "weighted")
+    choices = [choice(op, good / sum(goods.values())) for op, good in goods.items()]
+    drawn = tuple(each for each in choices if each.weight)
+    return Policy((SubPolicy((drawn,) * (dose + 1)),), "weighted")
 
 
 def random(sub_policies: int = 10, operation_count: int = 2, seed: int = 0, ops: Sequence[str] | None = None) -> Policy:
