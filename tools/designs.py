@@ -141,8 +141,10 @@ def read(given: argparse.Namespace) -> None:
         truth = within([row["others_error"] for row in rows], folds)
         foretold = {name: within([row["held_back"][name] for row in rows], folds) for name in ("error", "loss")}
         words = ", ".join(f"{name} {np.corrcoef(values, truth)[0, 1]:.2f}" for name, values in foretold.items())
-        slope = foretold["loss"] @ truth / (foretold["loss"] @ foretold["loss"])
-        print(f"{file.stem}: correlation with the error on other images: {words}; slope of the loss {slope:.2f}")
+        loss = within([row["others_loss"] for row in rows], folds)
+        slopes = [each @ truth / (each @ each) for each in (foretold["loss"], loss)]
+        print(f"{file.stem}: correlation with the error on other images: {words}; slope of the held-back loss", end=" ")
+        print(f"{slopes[0]:.2f}, of the loss on those images {slopes[1]:.2f}")
 
 
 def features(row: dict, names: list[str]) -> list[float]:

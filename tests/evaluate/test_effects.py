@@ -142,6 +142,12 @@ def test_the_general_policy_has_all_operations_and_mild_warps():
     assert sum(meetings(policy)[0].values()) == pytest.approx(2, abs=1e-3)
 
 
+def test_the_general_policy_of_chosen_operations():
+    policy = named("general", ops=["rotate", "flip", "solarize"])
+    goods = {op: (8 - EFFECTS.get(op, 0.0)) ** 2 for op in ("rotate", "flip", "solarize")}
+    assert shares(policy) == pytest.approx({op: good / sum(goods.values()) for op, good in goods.items()}, abs=1e-4)
+
+
 def known(reach=1.0, **of):
     return Effects(of, dict.fromkeys(of, 1.0), reach, 54)
 

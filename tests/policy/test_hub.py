@@ -35,7 +35,7 @@ FOUND = {
         "chosen": "found x2",
         "sentence": "Chosen: found x2, with 20.0% errors.",
         "table": [
-            {"candidate": "found x2", "hash": "h", "errors": [19.0, 21.0], "training_loss": 0.61},
+            {"candidate": "found x2", "hash": "h", "errors": [19.0, 21.0], "losses": [0.5, 0.6], "training_loss": 0.61},
             {"candidate": "none", "hash": "h", "errors": [26.25], "training_loss": 0.3333},
             {
                 "candidate": "uniform",
@@ -180,9 +180,9 @@ def test_the_card(policy, tmp_path):
         "| critic | wrn-40-2 |",
         "| seed | 7 |",
         "| device | a GPU \\| two |",
-        "| found x2 | 20.0 | 2 | 0.610 |",
-        "| none | 26.2 | 1 | 0.333 |",
-        "| uniform | 50.0 | 1 | lost in epoch 1 |",
+        "| found x2 | 20.0 | 0.550 | 2 | 0.610 |",
+        "| none | 26.2 |  | 1 | 0.333 |",
+        "| uniform | 50.0 |  | 1 | lost in epoch 1 |",
         "Chosen: found x2, with 20.0% errors.",
         "| rotate | -3.0 | 2.5 |",
         "| invert | +12.3 | 4.0 |",

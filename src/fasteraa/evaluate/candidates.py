@@ -47,7 +47,7 @@ def usual_candidates(
         "uniform, 2 passes": uniform.with_strength(2),
         "found, 2 passes": found.with_strength(2),
         "start": start,
-        "general": named("general"),
+        "general": named("general", ops=ops),
         "autoaugment-cifar10": named("autoaugment-cifar10"),
         "randaugment(2,14)": named("randaugment(2,14)"),
         "uniform": uniform,

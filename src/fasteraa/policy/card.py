@@ -109,15 +109,16 @@ def _search(provenance: Mapping[str, Any]) -> str:
 def _calibration(calibration: Any) -> str:
     try:
         rows = [
-            (row["candidate"], f"{mean(row['errors']):.1f}", len(row["errors"]), _training_loss(row))
+            (row["candidate"], f"{mean(row['errors']):.1f}", _loss(row), len(row["errors"]), _training_loss(row))
             for row in calibration["table"]
         ]
         sentence = _line(calibration["sentence"])
     except (KeyError, TypeError, ValueError):  # there was none, or somebody wrote something else in its place
         return ""
-    columns = ("policy", "error in %", "folds", "training loss")
+    columns = ("policy", "error in %", "loss", "trainings", "training loss")
     return (
-        "## How it did\n\nErrors on images held back from training, in short trainings; not on test images.\n\n"
+        "## How it did\n\nErrors and losses on images held back from training, in short trainings; not on test images."
+        "\n\n"
         f"{_table(columns, rows)}\n\n{sentence}{_effects(calibration.get('effects'))}"
     )
 
@@ -134,6 +135,11 @@ def _effects(effects: Any) -> str:
         "\n\nWhat operations do here: the change of the loss on those images, in %, when every image meets one once, "
         f"with two standard errors.\n\n{_table(('operation', 'loss in %', '±'), rows)}"
     )
+
+
+def _loss(row: Mapping[str, Any]) -> str:
+    """By which candidates are ranked; earlier versions ranked by errors and kept none."""
+    return f"{mean(row['losses']):.3f}" if "losses" in row else ""
 
 
 def _training_loss(row: Mapping[str, Any]) -> str:

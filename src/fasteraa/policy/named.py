@@ -144,9 +144,10 @@ def uniform(operation_count: int = 2, ops: Sequence[str] | None = None) -> Polic
     return Policy((SubPolicy((stage,) * operation_count),), "uniform")
 
 
-def general() -> Policy:
+def general(ops: Sequence[str] | None = None) -> Policy:
     """Every operation as often as it helped on seven kinds of images: for those who cannot search."""
-    return replace(weighted(EFFECTS), name="general")
+    effects = EFFECTS if ops is None else {row.name: EFFECTS.get(row.name, 0.0) for row in select(ops)}
+    return replace(weighted(effects), name="general")
 
 
 def weighted(effects: Mapping[str, float], caution: float = 8.0, dose: int = 2, warps: float = 0.35) -> Policy:
