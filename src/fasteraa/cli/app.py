@@ -114,7 +114,10 @@ def search_command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="End early, with a valid policy.")] = None,
     calibrate: Annotated[
-        bool, typer.Option(help="End by choosing how much of it to apply, in short trainings on held-back images.")
+        bool,
+        typer.Option(
+            help="End by testing which operations help, and how much of them, in short trainings on held-back images."
+        ),
     ] = True,
     calibrate_minutes: Annotated[float, typer.Option(help="What that may take.")] = 1.5,
     calibrate_network: Annotated[
