@@ -52,7 +52,7 @@ def test_search_on_a_folder(photos, tmp_path):
     assert policy.provenance["data"]["images"] == 24
     assert "How much of it to apply:" in done.stdout
     table = policy.provenance["calibration"]["table"]
-    assert {"none", "found", "start", "uniform"} <= {row["candidate"] for row in table}
+    assert {"none", "found, 2 passes", "start", "general", "uniform"} <= {row["candidate"] for row in table}
     assert "3 epochs of wrn-10-1" in policy.provenance["calibration"]["sentence"]
     assert policy.provenance["calibration"]["sentence"] in (out / "summary.txt").read_text()
     assert Policy.load(out / "found.json").provenance["finished"]
