@@ -149,11 +149,11 @@ def read(given: argparse.Namespace) -> None:
 
 def features(row: dict, names: list[str]) -> list[float]:
     """Those of an experiment, and how far the others than warps go, which an experiment does not vary."""
-    from fasteraa.evaluate.effects import _features
+    from fasteraa.evaluate import effects
 
     design = Design(tuple(row["ops"]), row["dose"], row["warps"], row["others"])
     others = row["dose"] * sum(op not in WARPS for op in row["ops"]) / len(row["ops"])
-    return [*_features(policy_of(design), names), 3 * math.sqrt(others) * (row["others"] - 0.8)]
+    return [*effects.features(policy_of(design), names), 3 * math.sqrt(others) * (row["others"] - 0.8)]
 
 
 def within(values: list[float], folds: list[int]) -> np.ndarray:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,15 @@ def planted(count=64, side=8, seed=0, noise=40):
         half = slice(0, side // 2) if label == 0 else slice(side // 2, side)
         images[index, :, :, half] += 180
     return ImageSet.of(images.to(torch.uint8), labels, ("left", "right"), "planted")
+
+
+def levels(count, apart, side=8):
+    """Dark or bright with noise, so many levels apart: inverting half of the images makes the classes one."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 2
+    level = np.where(labels == 0, 127.5 - apart / 2, 127.5 + apart / 2)[:, None, None, None]
+    images = np.clip(level + rng.normal(0, 40, (count, 3, side, side)), 0, 255).astype(np.uint8)
+    return ImageSet.of(torch.from_numpy(images), torch.from_numpy(labels).long(), ("dark", "bright"), "levels")
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from fasteraa.evaluate.verdict import better_half, choose, estimates
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 
+from .conftest import levels
+
 RECIPE = TrainRecipe(network="small", epochs=12, batch_size=16, learning_rate=0.05, cutout=0, crop=0, flip=False)
 WORST = Policy((SubPolicy(((Choice("invert", 0.5),),)),), "inverted")
 TWO = [Candidate("none", named("none")), Candidate("inverted", WORST)]
@@ -41,12 +43,7 @@ ONCE = (1, 1, 1)  # on each fold
 
 
 def brightness_classes(count=120, side=8):
-    """Dark or bright with noise: inverting half of the images makes the classes one."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(count) % 2
-    level = np.where(labels == 0, 70, 185)[:, None, None, None]
-    images = np.clip(level + rng.normal(0, 40, (count, 3, side, side)), 0, 255).astype(np.uint8)
-    return ImageSet.of(torch.from_numpy(images), torch.from_numpy(labels).long(), ("dark", "bright"), "levels")
+    return levels(count, apart=115, side=side)
 
 
 def test_planted_truth(tmp_path):

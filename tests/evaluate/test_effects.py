@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, PolicyError, Stopped
 from fasteraa.evaluate import calibrate as race
 from fasteraa.evaluate import effects, experiment
@@ -24,6 +22,8 @@ from fasteraa.evaluate.trainer import Training
 from fasteraa.ops import OPS
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import EFFECTS, named, weighted
+
+from .conftest import levels
 
 OPERATIONS = operations_to_test(None)
 
@@ -215,13 +215,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(race, "_HEATS", ())
 
 
-def stripes(count=90, side=8):
-    """Bright or dark: what changes brightness makes the classes one."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(count) % 2
-    level = np.where(labels == 0, 90, 165)[:, None, None, None]
-    images = np.clip(level + rng.normal(0, 40, (count, 3, side, side)), 0, 255).astype(np.uint8)
-    return ImageSet.of(torch.from_numpy(images), torch.from_numpy(labels).long(), ("dark", "bright"), "levels")
+def stripes():
+    return levels(90, apart=75)
 
 
 def raced(folder, said=None, **given):

@@ -1,12 +1,12 @@
-"""How much augmentation: race policies by what counts, the error of short trainings on images held back from training.
+"""How much augmentation: race policies by what counts, how short trainings do on images held back from training.
 
 The search says which operations leave the data; it cannot say which ones help a training run, nor how strong a policy
 it wants. So, where trainings are quick, an experiment first tells which operations help (`experiment`). Then candidates
 (policies made of what helps, the found policy at several strengths, its start, published ones, no augmentation at all)
-are trained for a while
-on a part of the training images and measured on the rest: all of them on one part, the better half on another part,
-and so on, until time or parts run out; where trainings are quick, those who are left are trained several times. `none`
-stays in to the end: what is not better than doing nothing is not chosen. Test images are never touched.
+are trained for a while on a part of the training images and measured on the rest: all of them on one part, the better
+half on another part, and so on, until time or parts run out; where trainings are quick, those who are left are trained
+several times. `none` stays in to the end: what is not better than doing nothing is not chosen. Test images are never
+touched.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TELLING_STEPS = 600
 _HEATS = ((1, 3, 9), (1, 3, 6), (1, 3, 3), (1, 2, 2))
 _WELL_TOLD = 1.5  # times what tells something
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
-_LEAST_CANDIDATES = 6  # not fewer than these
+_LEAST_CANDIDATES = 6  # not fewer than these, the first of the list
 _LEAST_IMAGES = 1_000  # not fewer than these
 _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
@@ -86,21 +86,9 @@ def calibrate(
     `jobs` runs go side by side: by default as many as there are cores on a CPU, twenty on a GPU. With a `folder` a
     race that was stopped goes on as it was planned, with what was finished; of `minutes` what it took before is gone.
     """
-    if not 0 < minutes < math.inf:
-        raise ConfigError(f"the minutes of calibration must be a positive number, got {minutes}")
-    if not candidates:
-        raise ConfigError("calibration needs a candidate")
-    if len({candidate.label for candidate in candidates}) < len(candidates):
-        raise ConfigError(f"candidates need labels of their own, got {', '.join(each.label for each in candidates)}")
-    for each in candidates:
-        if each.expected is not None and not all(0 < value < math.inf for value in each.expected):
-            raise ConfigError(
-                f"what is expected of {each.label!r} must be positive numbers, got {tuple(each.expected)}"
-            )
     ops = [row.name for row in select(ops)] if ops else []
     ops = ops if len(ops) > 1 else []  # of one alone there are no policies without it
-    if ops and (taken := sorted({candidate.label for candidate in candidates} & set(WEIGHTED))):
-        raise ConfigError(f"policies that are made of what helps are called {', '.join(taken)}: rename the candidate")
+    _check(minutes, candidates, ops)
     began, all_images = time.monotonic(), len(data)
     data = _raceable(data, say)
     recipe = replace(recipe or race_recipe(data, device), cutout=0)
@@ -149,6 +137,22 @@ def calibrate(
         rounds=tuple(plan.rounds),
         effects=effects,
     )
+
+
+def _check(minutes: float, candidates: Sequence[Candidate], ops: Sequence[str]) -> None:
+    if not 0 < minutes < math.inf:
+        raise ConfigError(f"the minutes of calibration must be a positive number, got {minutes}")
+    if not candidates:
+        raise ConfigError("calibration needs a candidate")
+    if len({candidate.label for candidate in candidates}) < len(candidates):
+        raise ConfigError(f"candidates need labels of their own, got {', '.join(each.label for each in candidates)}")
+    for each in candidates:
+        if each.expected is not None and not all(0 < value < math.inf for value in each.expected):
+            raise ConfigError(
+                f"what is expected of {each.label!r} must be positive numbers, got {tuple(each.expected)}"
+            )
+    if ops and (taken := sorted({candidate.label for candidate in candidates} & set(WEIGHTED))):
+        raise ConfigError(f"policies that are made of what helps are called {', '.join(taken)}: rename the candidate")
 
 
 def race_recipe(data: ImageSet, device: str, network: str | None = None, epochs: int | None = None) -> TrainRecipe:

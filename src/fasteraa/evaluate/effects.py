@@ -75,7 +75,7 @@ def _draw(ops: Sequence[str], rng: Random) -> Policy:
 
 def fit(policies: Sequence[Policy], losses: Sequence[float], folds: Sequence[str], ops: Sequence[str]) -> Effects:
     """Bayes' line through the logarithms of losses; each fold (images that were held back) has a level of its own."""
-    x = _within(np.array([_features(policy, ops) for policy in policies]), folds)
+    x = _within(np.array([features(policy, ops) for policy in policies]), folds)
     y = _within(100 * np.log(np.array(losses)), folds)
     expected = np.array([*(EFFECTS.get(op, 0.0) for op in ops), 0.0, 0.0, _EXPECTED_REACH])
     noise = max(_NOISES, key=lambda each: _evidence(x, y - x @ expected, each, len(set(folds))))
@@ -90,7 +90,7 @@ def fit(policies: Sequence[Policy], losses: Sequence[float], folds: Sequence[str
     )
 
 
-def _features(policy: Policy, ops: Sequence[str]) -> list[float]:
+def features(policy: Policy, ops: Sequence[str]) -> list[float]:
     """Roots: the second time that an image meets an operation adds less than the first."""
     met, reached = meetings(policy)
     dose = sum(met.values())
@@ -102,17 +102,12 @@ def _features(policy: Policy, ops: Sequence[str]) -> list[float]:
 
 def meetings(policy: Policy) -> tuple[dict[str, float], dict[str, float]]:
     """How often an image meets each operation, and that times the largest magnitude."""
-    policy, passes = policy.scaled(), sum(number * share for number, share in enumerate(policy.strength.passes))
+    passes = sum(number * share for number, share in enumerate(policy.strength.passes))
     met: dict[str, float] = {}
     reached: dict[str, float] = {}
-    weights = sum(sub.weight for sub in policy.sub_policies)
-    for sub in policy.sub_policies:
-        for stage in sub.stages:
-            share = passes * sub.weight / weights / sum(choice.weight for choice in stage)
-            for choice in stage:
-                often = share * choice.weight * choice.probability
-                met[choice.op] = met.get(choice.op, 0.0) + often
-                reached[choice.op] = reached.get(choice.op, 0.0) + often * choice.range[1]
+    for choice, often in policy.scaled().meetings():
+        met[choice.op] = met.get(choice.op, 0.0) + passes * often
+        reached[choice.op] = reached.get(choice.op, 0.0) + passes * often * choice.range[1]
     return met, reached
 
 

@@ -285,8 +285,7 @@ class Training:
     def _step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Forward, backward, clip, update; the plain path, which the captured one repeats."""
         self.optimiser.zero_grad(set_to_none=True)
-        x = self.feed.normalise(images.float() / 255).contiguous(memory_format=torch.channels_last)
-        loss = F.cross_entropy(self.logits(x), labels)
+        loss = F.cross_entropy(self._of(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)

@@ -191,6 +191,15 @@ class Policy:
             for stage in sub.stages:
                 yield from stage
 
+    def meetings(self) -> Iterator[tuple[Choice, float]]:
+        """Every choice, and how often an image meets it on its way through one sub-policy."""
+        weights = sum(sub.weight for sub in self.sub_policies)
+        for sub in self.sub_policies:
+            for stage in sub.stages:
+                share = sub.weight / weights / sum(choice.weight for choice in stage)
+                for choice in stage:
+                    yield choice, share * choice.weight * choice.probability
+
     @property
     def depth(self) -> int:
         """The largest number of stages of a sub-policy."""

@@ -8,13 +8,8 @@ from fasteraa.policy.artifact import Policy
 def mass(policy: Policy) -> dict[str, float]:
     """How often each operation is applied to an image in a stage, on average over sub-policies and stages."""
     found = dict.fromkeys((choice.op for choice in policy.choices()), 0.0)
-    total = sum(sub.weight for sub in policy.sub_policies)
-    for sub in policy.sub_policies:
-        for stage in sub.stages:
-            weights = sum(choice.weight for choice in stage)
-            for choice in stage:
-                share = sub.weight / total * choice.weight / weights
-                found[choice.op] += share * choice.probability / max(policy.depth, 1)
+    for choice, often in policy.meetings():
+        found[choice.op] += often / max(policy.depth, 1)
     return found
 
 
