@@ -106,7 +106,7 @@ def test_searches_and_races_flip_as_the_network_is_trained(tmp_path, monkeypatch
 
     monkeypatch.setattr(engine, "calibrate", race)
     with pytest.raises(RunError, match="enough"):
-        quick("quality", tmp_path, only="calibrated")
+        quick("quality", tmp_path, only=["calibrated"])
     searched = {path.name: make_config(read_config(path / "config.toml")) for path in (tmp_path / "searches").iterdir()}
     assert {name.split("-")[0] for name, config in searched.items() if not config.flip} == {"svhn"}
     assert sorted(recipe.flip for recipe in raced) == [False] + [True] * (len(searched) - 1)
@@ -194,12 +194,15 @@ def test_a_table_from_what_is_there(shared, monkeypatch):
 
 
 def test_only_some_lines(tmp_path):
+    result, _ = quick("cifar10", tmp_path, only=["WRN-40-2", "trivial"])
+    (run,) = [found for found in result.found if found.values]
+    assert (run.line.network, run.line.label) == ("wrn-40-2", "TrivialAugment (wide)")
     result, _ = quick("cifar10", tmp_path, only="WRN-40-2")
     run = {found.line.network for found in result.found if found.values}
     assert run == {"wrn-40-2"}
     assert sum(found.remark.endswith("not run") for found in result.found) == 20
-    with pytest.raises(ConfigError, match="no line of cifar10 that can be run has 'PBA'"):
-        quick("cifar10", tmp_path, only="PBA")
+    with pytest.raises(ConfigError, match="no line of cifar10 that can be run has 'wrn' and 'PBA'"):
+        quick("cifar10", tmp_path, only=["wrn", "PBA"])
 
 
 def test_ctrl_c_still_leaves_a_table(tmp_path, monkeypatch):
@@ -225,7 +228,7 @@ def test_a_search_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
         return plain(data, config, **given)
 
     monkeypatch.setattr(engine, "search", search)
-    result, said = quick("quality", tmp_path, only="ants-and-bees")
+    result, said = quick("quality", tmp_path, only=["ants-and-bees"])
     empty = [found.line.label for found in result.found if found.line.data == "ants-and-bees" and not found.values]
     assert empty == ["Faster AA"]
     assert any("a loss was not finite" in text for text in said)
@@ -241,7 +244,7 @@ def test_a_run_that_diverges_is_a_remark(tmp_path, monkeypatch):
         return step(self, images, labels) + (math.nan if self.recipe.cutout else 0.0)
 
     monkeypatch.setattr(Training, "_step", diverging)
-    result, _ = quick("reduced-cifar10", tmp_path, only="cutout")
+    result, _ = quick("reduced-cifar10", tmp_path, only=["cutout"])
     assert not any(found.values for found in result.found)
     assert "A run diverged, reduced-cifar10, cutout" in to_markdown(result)
 
@@ -268,18 +271,18 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
     real = engine.find_recipe
     monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
     result = reproduce(
-        "svhn", tmp_path / "out", seeds=1, only="baseline", sources={"svhn": source}, device="cpu", jobs=1, say=str
+        "svhn", tmp_path / "out", seeds=1, only=["baseline"], sources={"svhn": source}, device="cpu", jobs=1, say=str
     )
     assert sum(bool(found.values) for found in result.found) == 1
     assert "stands in for svhn with its split train, not train+extra" in caption(result)
     assert "QUICK" not in caption(result)
     reduced = reproduce(
-        "reduced-cifar10", tmp_path / "out", seeds=1, only="baseline", sources={"cifar10": source}, device="cpu",
+        "reduced-cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": source}, device="cpu",
         jobs=1, say=str,
     )  # fmt: skip
     assert "trained on 60 images instead of 4000" in caption(reduced)
     fewer = reproduce(
-        "cifar10", tmp_path / "out", seeds=1, only="baseline", sources={"cifar10": source}, device="cpu", subset=20,
+        "cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": source}, device="cpu", subset=20,
         jobs=1, say=str,
     )  # fmt: skip
     assert "Networks were trained on 20 images." in caption(fewer)

@@ -27,7 +27,9 @@ def reproduce_command(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every number (default: 3, as the paper).")] = None,
     subset: Annotated[int | None, typer.Option(min=2, help="Train networks on so many images.")] = None,
-    only: Annotated[str | None, typer.Option(help="Only lines with this in data, network or label.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only lines with this in data, network or label; several narrow it down.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once (default: 1 on a GPU, cores on a CPU).")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="End early; the same command goes on.")] = None,
     table_only: Annotated[
@@ -54,7 +56,7 @@ def reproduce_command(
         data_root=data_root,
         sources=parse_sources(source or ()),
         subset=subset,
-        only=only,
+        only=only or (),
         max_minutes=max_minutes,
         table_only=table_only,
         say=typer.echo,

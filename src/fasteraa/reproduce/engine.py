@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,15 +67,15 @@ def reproduce(
     data_root: str | Path | None = None,
     sources: Mapping[str, str] | None = None,
     subset: int | None = None,
-    only: str | None = None,
+    only: str | Sequence[str] = (),
     max_minutes: float | None = None,
     table_only: bool = False,
     say: Say = print,
 ) -> Reproduction:
     """Do a table of the paper again. Searches and runs that are in the folder are not made again.
 
-    `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines by a part of data,
-    network or label, `table_only` makes the table from what is there.
+    `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines that have
+    each of these in data, network or label, `table_only` makes the table from what is there.
     """
     table, until = find_table(name), end_of(max_minutes)
     find_device("cpu" if quick else device)
@@ -93,7 +93,7 @@ def reproduce(
         until=until,
         say=say,
     )
-    made = _Made(setting, table, only)
+    made = _Made(setting, table, [only] if isinstance(only, str) else only)
     try:
         made.collect(1 if quick and jobs is None else jobs, table_only)
     except Stopped:
@@ -115,12 +115,14 @@ def _check_sources(sources: Mapping[str, str]) -> None:
 class _Made:
     """What is there of a table, and how to make the rest."""
 
-    def __init__(self, setting: Setting, table: Table, only: str | None):
+    def __init__(self, setting: Setting, table: Table, only: Sequence[str]):
         self.setting, self.table = setting, table
         lines = enumerate(table.lines)
         self.chosen = {place: line for place, line in lines if line.policy is not None and _matches(line, only)}
         if not self.chosen:
-            raise ConfigError(f"no line of {table.name} that can be run has {only!r} in data, network or label")
+            raise ConfigError(
+                f"no line of {table.name} that can be run has {' and '.join(map(repr, only))} in data, network or label"
+            )
         self.values: dict[int, dict[int, float]] = {}  # place in the table -> seed -> measured
         self.troubles: dict[str, str] = {}  # data set -> why it is not there
         self.failed: list[str] = []  # searches that came to nothing
@@ -348,8 +350,9 @@ class _Made:
         return Found(line, values, "; ".join(words))
 
 
-def _matches(line: Line, only: str | None) -> bool:
-    return only is None or any(only.lower() in text.lower() for text in (line.data, line.network, line.label))
+def _matches(line: Line, only: Sequence[str]) -> bool:
+    texts = [text.lower() for text in (line.data, line.network, line.label)]
+    return all(any(part.lower() in text for text in texts) for part in only)
 
 
 def _hours(policy: Policy) -> float:
