@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -314,6 +314,7 @@ def test_a_step_is_recorded_on_the_gpu_of_its_network(data, tiny, monkeypatch):
         current.pop()
 
     monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(trainer_module, "network_draws", lambda seed, place: nullcontext())
     monkeypatch.setattr(trainer_module, "Captured", lambda group: current[-1])
     group = Group([Training(data, named("none"), tiny, 0, CPU)])
     group.device = torch.device("cuda", 1)
@@ -370,9 +371,13 @@ def test_on_a_gpu_a_network_that_draws_leaves_the_callers_generators_alone(data,
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_recorded_step_learns_the_same(data, held_out, tiny, tmp_path):
+def test_on_a_gpu_the_recorded_step_learns_the_same(data, held_out, tiny):
     recipe = replace(tiny, network="wrn-10-1", epochs=5, precision="float32")
-    found = train(data, held_out, named("none"), recipe, device="cuda", checkpoint=tmp_path / "cell.pt")
-    plain = run(data, held_out, recipe)
-    assert found.error == plain.error == 0
-    assert found.train_loss == pytest.approx(plain.train_loss, rel=0.2)
+    recorded, plain = (Group([Training(data, named("none"), recipe, 0, torch.device("cuda"))]) for _ in range(2))
+    recorded.record()
+    for group in (recorded, plain):
+        for _ in range(recipe.epochs):
+            group.one_epoch()
+        (training,) = group.members
+        assert training.measure(held_out).error == 0
+    assert recorded.members[0].loss == pytest.approx(plain.members[0].loss, rel=0.05)

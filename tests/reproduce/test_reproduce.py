@@ -205,6 +205,11 @@ def test_only_some_lines(tmp_path):
         quick("cifar10", tmp_path, only=["wrn", "PBA"])
 
 
+def test_a_whole_name_is_not_part_of_another(tmp_path):
+    result, _ = quick("quality", tmp_path, only=["Reduced-CIFAR10", "none"])
+    assert [found.line.data for found in result.found if found.values] == ["reduced-cifar10"]
+
+
 def test_ctrl_c_still_leaves_a_table(tmp_path, monkeypatch):
     def stop(*arguments, **options):
         raise Stopped("stopped", 2)

@@ -217,10 +217,14 @@ class Group:
                     raise OutOfTime(f"time was up after {self.epoch} of {self.epochs} epochs")
 
     def record(self) -> None:
-        """On a GPU, make one graph of a step."""
+        """On a GPU, make one graph of a step. What networks draw meanwhile is not the caller's, either."""
         began = time.monotonic()
         if self.device.type == "cuda" and self.epoch < self.epochs:
-            with tuned_convolutions(), torch.cuda.device(self.device):  # else the graph of another GPU, and empty
+            with (
+                tuned_convolutions(),
+                torch.cuda.device(self.device),  # else the graph of another GPU, and empty
+                network_draws(self.members[0].seed, self.device),
+            ):
                 self.step = Captured(self)
         self.setup_seconds = time.monotonic() - began
 

@@ -117,8 +117,9 @@ class _Made:
 
     def __init__(self, setting: Setting, table: Table, only: Sequence[str]):
         self.setting, self.table = setting, table
-        lines = enumerate(table.lines)
-        self.chosen = {place: line for place, line in lines if line.policy is not None and _matches(line, only)}
+        self.chosen = {place: line for place, line in enumerate(table.lines) if line.policy is not None}
+        for part in only:
+            self.chosen = _with(self.chosen, part)
         if not self.chosen:
             raise ConfigError(
                 f"no line of {table.name} that can be run has {' and '.join(map(repr, only))} in data, network or label"
@@ -350,9 +351,11 @@ class _Made:
         return Found(line, values, "; ".join(words))
 
 
-def _matches(line: Line, only: Sequence[str]) -> bool:
-    texts = [text.lower() for text in (line.data, line.network, line.label)]
-    return all(any(part.lower() in text for text in texts) for part in only)
+def _with(lines: Mapping[int, Line], part: str) -> dict[int, Line]:
+    """Those that have it in data, network or label; where it is a whole name there, only those."""
+    names = {place: [text.lower() for text in (each.data, each.network, each.label)] for place, each in lines.items()}
+    whole = {place: lines[place] for place, texts in names.items() if part.lower() in texts}
+    return whole or {place: lines[place] for place, texts in names.items() if any(part.lower() in t for t in texts)}
 
 
 def _hours(policy: Policy) -> float:
