@@ -80,6 +80,11 @@ def test_standings():
     assert (second.label, second.rank) == ("none", 1.75)  # 2.5 of 3, shared with y, and 1 of 2
     assert (third.label, third.rank, third.sets) == ("y", 2.5, 1)
     assert (first.ahead["none"], first.behind["none"]) == (1, 1)
+    page = to_markdown(result)
+    assert "| a | wrn-28-10 | x | 24.3 | 10.03 ± 2.49 | 3 | 1 | -0.97 ± 0.14 (p 0.001) | - |  |" in page
+    assert "| b | wrn-28-10 | none | 24.3 | 5.00 ± 0.00 | 2 | 1 | - | - |  |" in page
+    assert "| c |" not in page
+    assert "Nothing was run on c." in page
     assert (third.ahead["none"], third.behind["none"]) == (0, 0)
     assert "| x | 1.50 | 2 | 1 / 1 |" in to_markdown(result)
 
@@ -272,33 +277,35 @@ def source(tmp_path):
 
 
 def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
-    """The recipe of the paper but for length: a line of it runs on a file, and the caption tells what differs."""
+    """The recipe of the paper but for length: a line of it runs on a file, and the page tells what differs."""
     real = engine.find_recipe
     monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
     result = reproduce(
         "svhn", tmp_path / "out", seeds=1, only=["baseline"], sources={"svhn": source}, device="cpu", jobs=1, say=str
     )
     assert sum(bool(found.values) for found in result.found) == 1
-    assert "stands in for svhn with its split train, not train+extra" in caption(result)
+    assert "stands in for svhn with its split train, not train+extra" in to_markdown(result)
     assert "QUICK" not in caption(result)
     reduced = reproduce(
         "reduced-cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": source}, device="cpu",
         jobs=1, say=str,
     )  # fmt: skip
-    assert "trained on 60 images instead of 4000" in caption(reduced)
+    assert "trained on 60 images instead of 4000" in to_markdown(reduced)
     fewer = reproduce(
         "cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": source}, device="cpu", subset=20,
         jobs=1, say=str,
     )  # fmt: skip
-    assert "Networks were trained on 20 images." in caption(fewer)
+    assert "Networks were trained on 20 images." in to_markdown(fewer)
 
 
 def test_missing_data_is_an_error_or_a_remark(tmp_path):
     with pytest.raises(DataError, match="imagenet is not at"):
         reproduce("imagenet", tmp_path / "out", data_root=tmp_path, seeds=1, device="cpu", say=str)
     result = reproduce("imagenet", tmp_path / "out", data_root=tmp_path, table_only=True, device="cpu", say=str)
-    assert "No data: imagenet is not at" in caption(result)
+    assert "- No data: imagenet is not at" in to_markdown(result)
     assert all(not found.values for found in result.found)
+    with pytest.raises(DataError, match="ants-and-bees is not found by its name alone: --source ants-and-bees=FOLDER"):
+        reproduce("quality", tmp_path / "out", only=["ants-and-bees", "none"], seeds=1, device="cpu", say=str)
 
 
 def test_sources():
@@ -324,9 +331,12 @@ def test_numbers_with_n_and_interval():
     assert "| cifar10 | wrn-40-2 | L = 1 | - | 4.50 ± 1.24 | 3 |  |" in lines
     assert "| cifar10 | wrn-40-2 | L = 2 | - | 4.25 | 1 |  |" in lines
     assert "| cifar10 | wrn-40-2 | L = 10 | 3.7 | - | - | not run |" in lines
-    assert lines[-1] == "2 of 7 numbers were measured in full, 1 in part, 4 not at all."
+    assert lines[-3:] == [
+        "2 of 7 numbers were measured in full, 1 in part, 4 not at all.",
+        "",
+        "- Something differs.",
+    ]
     assert "runs on a device. " in lines[0]
-    assert "Something differs." in lines[0]
     hours = to_markdown(made("gpu-hours", [], [], [], [0.0123]))
     assert "| cifar10 | - | Faster AA | 0.23 | 0.012 | 1 |  |" in hours.splitlines()
 

@@ -43,7 +43,7 @@ def reproduce_command(
         return
     from fasteraa.cli.tables import print_table
     from fasteraa.reproduce.engine import parse_sources, reproduce
-    from fasteraa.reproduce.pages import COLUMNS, caption, cells, summary
+    from fasteraa.reproduce.pages import caption, remarks, rows_of, summary
 
     folder = out or Path("runs/reproduce-quick" if quick else "runs/reproduce")
     result = reproduce(
@@ -61,9 +61,9 @@ def reproduce_command(
         table_only=table_only,
         say=typer.echo,
     )
-    print_table(result.table.title, COLUMNS, [cells(found) for found in result.found])
+    print_table(result.table.title, *rows_of(result))
     place = folder / result.table.name
-    typer.echo(f"{caption(result)}\n{summary(result)}")
+    typer.echo("\n".join([caption(result), summary(result), *remarks(result)]))
     typer.echo(f"table: {place / 'table.md'}\nplot:  {place / 'table.svg'}\ndata:  {place / 'table.json'}")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fasteraa.data import ImageSet, load, stratify
+from fasteraa.data.named import NAMES
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, open_arena, open_folder
@@ -50,6 +51,12 @@ class Setting:
 
     def source(self, name: str) -> str:
         return self.sources.get(name, name)
+
+    def known_source(self, name: str) -> str:
+        """The same; an error if nobody could know where it is."""
+        if name not in self.sources and name not in NAMES:
+            raise DataError(f"{name} is not found by its name alone: --source {name}=FOLDER tells where it is")
+        return self.source(name)
 
     def recipe(self, line: Line) -> TrainRecipe:
         recipe = find_recipe(line.recipe)
@@ -226,7 +233,7 @@ class _Made:
         return self.setting.out / "searches" / name
 
     def _images(self, wanted: Search) -> ImageSet:
-        source = self.setting.source(wanted.source)
+        source = self.setting.known_source(wanted.source)
         images = self._at_most(wanted.images, wanted.source, "train", "searched")
         size = None if self.setting.quick else wanted.size
         classes = self._at_most_classes(wanted)
@@ -279,7 +286,7 @@ class _Made:
         return {seed: make_cell(label, policy, recipe, seed) for seed, policy in self._policies(line.policy).items()}
 
     def _arena(self, data: str) -> Arena:
-        known, source = DATA[data], self.setting.source(DATA[data].source)
+        known, source = DATA[data], self.setting.known_source(DATA[data].source)
         split = known.split if source == known.source else "train"
         if split != known.split:
             self._remark(f"{source} stands in for {known.source} with its split train, not {known.split}")

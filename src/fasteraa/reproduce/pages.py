@@ -11,14 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from fasteraa.evaluate.statistics import Estimate
-from fasteraa.report.comparison import markdown_row, plain, short, ticks
+from fasteraa.report.comparison import difference, markdown_row, plain, short, ticks
 from fasteraa.reproduce.declare import Search
-from fasteraa.reproduce.result import Found, Reproduction, standings
+from fasteraa.reproduce.result import Found, Reproduction, places, standings
 from fasteraa.search.folder import RunFolder, named_trouble
 
-COLUMNS = ("data", "network", "policy", "paper", "ours", "n", "remark")
+COLUMNS = ["data", "network", "policy", "paper", "ours", "n", "remark"]
 RIVALS = ("none", "TrivialAugment (wide)")  # whom a ranked table compares with
 _TOP5 = "top-5"
+
+
+def rows_of(result: Reproduction) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows. A ranked table leaves out data sets of which nothing was run, and tells places on others."""
+    if not result.table.ranked:
+        return COLUMNS, [cells(found) for found in result.found]
+    found = places(result, RIVALS)
+    columns = [*COLUMNS[:-1], "rank", *(f"against {rival}" for rival in RIVALS), COLUMNS[-1]]
+    rows = []
+    for each in result.found:
+        if each.line.data in found:
+            *known, remark = cells(each)
+            place = found[each.line.data].get(each.line.label)
+            rank = "-" if place is None else f"{place.rank:g}"
+            against = [difference(place.against.get(rival)) if place else "-" for rival in RIVALS]
+            rows.append([*known, rank, *against, remark])
+    return columns, rows
 
 
 def cells(found: Found) -> list[str]:
@@ -58,7 +75,14 @@ def caption(result: Reproduction) -> str:
     )
     if result.table.unit.startswith("error"):
         words.append("Errors are those after the last epoch on the test images.")
-    return " ".join([*words, *(f"{remark[:1].upper()}{remark[1:]}." for remark in result.remarks)])
+    if result.table.ranked:
+        words.append("Differences are in points, paired by seed.")
+    return " ".join(words)
+
+
+def remarks(result: Reproduction) -> list[str]:
+    """Where this differs from what was planned, a sentence each."""
+    return [f"{remark[:1].upper()}{remark[1:].rstrip('.')}." for remark in result.remarks]
 
 
 def summary(result: Reproduction) -> str:
@@ -66,13 +90,21 @@ def summary(result: Reproduction) -> str:
     ours = [found for found in result.found if found.line.policy is not None]
     full = sum(len(found.values) >= result.runs for found in ours)
     some = sum(0 < len(found.values) < result.runs for found in ours)
-    return f"{full} of {len(ours)} numbers were measured in full, {some} in part, {len(ours) - full - some} not at all."
+    words = (
+        f"{full} of {len(ours)} numbers were measured in full, {some} in part, {len(ours) - full - some} not at all."
+    )
+    untouched = dict.fromkeys(found.line.data for found in ours)
+    for found in ours:
+        if found.values:
+            untouched.pop(found.line.data, None)
+    return words + (f" Nothing was run on {', '.join(untouched)}." if untouched and result.table.ranked else "")
 
 
 def to_markdown(result: Reproduction) -> str:
-    lines = [markdown_row(COLUMNS), "|" + "---|" * len(COLUMNS)]
-    lines += [markdown_row(cells(found)) for found in result.found]
+    columns, rows = rows_of(result)
+    lines = [markdown_row(columns), "|" + "---|" * len(columns), *(markdown_row(row) for row in rows)]
     page = f"{caption(result)}\n\n" + "\n".join(lines) + f"\n\n{summary(result)}\n"
+    page += "".join(f"\n- {remark}" for remark in remarks(result)) + "\n" if result.remarks else ""
     return page + _standings_table(result) if result.table.ranked else page
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
@@ -46,30 +46,49 @@ class Standing:
     behind: Mapping[str, int]
 
 
-def standings(result: Reproduction, rivals: tuple[str, ...]) -> list[Standing]:
-    """Over the data sets where something was measured; the best mean rank first."""
+@dataclass(frozen=True)
+class Place:
+    """How a policy does on one data set, beside the others there."""
+
+    rank: float  # 1 is the fewest errors; equal errors share their ranks
+    against: Mapping[str, Estimate]  # rival -> difference, paired by seed
+
+
+Measured = Mapping[str, Mapping[int, float]]  # label -> seed -> error, of one data set
+
+
+def places(result: Reproduction, rivals: tuple[str, ...]) -> dict[str, dict[str, Place]]:
+    """Data set -> label -> place, where something was measured."""
     by_data: dict[str, dict[str, Mapping[int, float]]] = {}
     for found in result.found:
         if found.values:
             by_data.setdefault(found.line.data, {})[found.line.label] = found.values
-    labels = dict.fromkeys(label for measured in by_data.values() for label in measured)
-    return sorted((_standing(label, by_data, rivals) for label in labels), key=lambda each: each.rank)
+    return {data: {label: _place(label, measured, rivals) for label in measured} for data, measured in by_data.items()}
 
 
-def _standing(
-    label: str, by_data: Mapping[str, Mapping[str, Mapping[int, float]]], rivals: tuple[str, ...]
-) -> Standing:
-    ranks, ahead, behind = [], dict.fromkeys(rivals, 0), dict.fromkeys(rivals, 0)
-    for measured in by_data.values():
-        if label not in measured:
-            continue
-        mine = estimate(list(measured[label].values())).mean
-        others = [estimate(list(values.values())).mean for name, values in measured.items() if name != label]
-        ranks.append(1 + sum(other < mine for other in others) + sum(other == mine for other in others) / 2)
-        for rival in rivals:
-            seeds = sorted(measured[label].keys() & measured.get(rival, {}).keys())
-            if rival != label and seeds:
-                found = paired([measured[label][s] for s in seeds], [measured[rival][s] for s in seeds])
-                ahead[rival] += found.significant and found.mean < 0
-                behind[rival] += found.significant and found.mean > 0
-    return Standing(label, sum(ranks) / len(ranks), len(ranks), ahead, behind)
+def standings(result: Reproduction, rivals: tuple[str, ...]) -> list[Standing]:
+    """Over the data sets where something was measured; the best mean rank first."""
+    found = list(places(result, rivals).values())
+    labels = dict.fromkeys(label for on_set in found for label in on_set)
+    standing = (_standing(label, [on_set[label] for on_set in found if label in on_set], rivals) for label in labels)
+    return sorted(standing, key=lambda each: each.rank)
+
+
+def _standing(label: str, found: Sequence[Place], rivals: tuple[str, ...]) -> Standing:
+    clear = {rival: [p.against[rival].mean for p in found if rival in p.against and p.against[rival].significant]
+             for rival in rivals}  # fmt: skip
+    ahead = {rival: sum(mean < 0 for mean in means) for rival, means in clear.items()}
+    behind = {rival: sum(mean > 0 for mean in means) for rival, means in clear.items()}
+    return Standing(label, sum(each.rank for each in found) / len(found), len(found), ahead, behind)
+
+
+def _place(label: str, measured: Measured, rivals: tuple[str, ...]) -> Place:
+    mine = estimate(list(measured[label].values())).mean
+    others = [estimate(list(values.values())).mean for name, values in measured.items() if name != label]
+    rank = 1 + sum(other < mine for other in others) + sum(other == mine for other in others) / 2
+    against = {}
+    for rival in rivals:
+        seeds = sorted(measured[label].keys() & measured.get(rival, {}).keys())
+        if rival != label and seeds:
+            against[rival] = paired([measured[label][s] for s in seeds], [measured[rival][s] for s in seeds])
+    return Place(rank, against)
