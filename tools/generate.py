@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -121,6 +122,27 @@ def results_errors() -> str:
     return markdown_table(["policy", *(f"error %, seed {seed}" for seed in seeds)], rows)
 
 
+def quality_table() -> str:
+    """Mean errors by policy and data set, with the number of runs; the best mean rank first."""
+    from fasteraa.cli.tables import markdown_table
+
+    found = json.loads((ROOT / "results" / "quality" / "table.json").read_text(encoding="utf-8"))
+    means = {(line["label"], line["data"]): line["ours"] for line in found["lines"] if line["ours"]}
+    sets = list(dict.fromkeys(data for _, data in means))
+    lowest = {data: min(each["mean"] for (_, on), each in means.items() if on == data) for data in sets}
+
+    def cell(label: str, data: str) -> str:
+        if (label, data) not in means:
+            return ""
+        mean, runs = (means[label, data][name] for name in ("mean", "n"))
+        return (f"**{mean:.2f}**" if mean == lowest[data] else f"{mean:.2f}") + f" ({runs})"
+
+    rows = [
+        [row["label"], *(cell(row["label"], data) for data in sets), f"{row['rank']:.1f}"] for row in found["standings"]
+    ]
+    return markdown_table(["policy", *(f"{data}, error % (n)" for data in sets), "mean rank"], rows)
+
+
 MADE: dict[str, Callable[[], str]] = {
     "ops-table": ops_table,
     "export-table": export_table,
@@ -128,6 +150,7 @@ MADE: dict[str, Callable[[], str]] = {
     "python-reference": python_reference,
     "results-index": results_index,
     "results-errors": results_errors,
+    "quality-table": quality_table,
 }
 
 

@@ -291,7 +291,7 @@ def searched(images: str, runs: list[tuple[str, SearchConfig]]) -> None:
         began = time.monotonic()
         result = fasteraa.search(images or None, config, device="cuda")
         print(f"\n{name}: {time.monotonic() - began:.1f} s, loop {result.epochs[-1].seconds:.1f} s")
-        for row in result.epochs[:: max(1, len(result.epochs) // 5)] + result.epochs[-1:]:
+        for row in result.epochs[:: max(1, len(result.epochs) // 5)]:
             print(f"  {row.epoch:3d} distance {row.distance:7.3f} penalty {row.penalty:7.3f} ", end="")
             print(f"class {row.class_loss:6.3f} policy class {row.policy_class_loss:6.3f} moved {row.from_start:.4f}")
         mass: dict[str, float] = {}
