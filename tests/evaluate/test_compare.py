@@ -384,3 +384,35 @@ def test_compare_from_python(tmp_path, quick, data):
     early = compare(data, "none,uniform", out=tmp_path, seeds=2, recipe=quick, jobs=1, max_minutes=0, say=said.append)
     assert early.missing == 2
     assert [row.label for row in early.rows] == ["none"]
+
+
+def on_a_gpu(monkeypatch, free):
+    """As if there were one: which cells are trained together."""
+    groups = []
+
+    def train_together(data, held_out, jobs, **options):
+        groups.append([(job.policy.name, job.seed) for job in jobs])
+        return noted([])(data, held_out, jobs)
+
+    monkeypatch.setattr(compare_module, "find_device", lambda name: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2 * free))
+    monkeypatch.setattr(compare_module, "train_together", train_together)
+    return groups
+
+
+@pytest.mark.parametrize(
+    ("free", "batch_size", "sizes"),
+    [(2**40, 128, [8, 2]), (2**40, 4096, [1] * 10), (5 * 2**30, 128, [2] * 5), (2**20, 128, [1] * 10)],
+)
+def test_how_many_small_runs_share_a_gpu(arena, quick, monkeypatch, free, batch_size, sizes):
+    groups = on_a_gpu(monkeypatch, free)
+    run_cells(arena, cells(arena, replace(quick, batch_size=batch_size), seeds=5), say=str)
+    assert [len(group) for group in groups] == sizes
+
+
+def test_what_shares_a_gpu_is_alike(arena, quick, monkeypatch):
+    groups = on_a_gpu(monkeypatch, 2**40)
+    longer = cells(arena, replace(quick, epochs=7), policies="uniform", seeds=3)
+    mixed = [cell for pair in zip(cells(arena, quick, policies="none", seeds=3), longer, strict=True) for cell in pair]
+    assert run_cells(arena, mixed, jobs=2, say=str)
+    assert groups == [[("none", 0), ("none", 1)], [("none", 2)], [("uniform", 0), ("uniform", 1)], [("uniform", 2)]]

@@ -54,7 +54,9 @@ def compare_command(
     subset: Subset = None,
     size: Size = None,
     held_out: HeldOut = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once (default: 1 on a GPU, cores on a CPU).")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at once (default: up to 8 small ones on a GPU, cores on a CPU).")
+    ] = None,
     per_op: Annotated[bool, typer.Option("--per-op", help="Also measure what each operation does to guesses.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="End early; the same command goes on.")] = None,
     device: Device = "auto",

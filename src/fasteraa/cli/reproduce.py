@@ -30,7 +30,9 @@ def reproduce_command(
     only: Annotated[
         list[str] | None, typer.Option(help="Only lines with this in data, network or label; several narrow it down.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once (default: 1 on a GPU, cores on a CPU).")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at once (default: up to 8 small ones on a GPU, cores on a CPU).")
+    ] = None,
     max_minutes: Annotated[float | None, typer.Option(help="End early; the same command goes on.")] = None,
     table_only: Annotated[
         bool, typer.Option("--table-only", help="Run nothing: make the table from what is there.")
