@@ -489,7 +489,7 @@ def test_fewer_epochs_in_later_rounds_are_said():
 
 def diverging(policy, fold=None):
     """A step that makes the loss of one policy no number."""
-    plain = Training._step
+    plain = Training.step
 
     def step(self, images, targets):
         mine = self.feed.policy.hash == policy.hash and fold in (None, self.seed)
@@ -499,7 +499,7 @@ def diverging(policy, fold=None):
 
 
 def test_a_training_that_diverges_loses_and_the_race_goes_on(monkeypatch, tmp_path):
-    monkeypatch.setattr(Training, "_step", diverging(WORST))
+    monkeypatch.setattr(Training, "step", diverging(WORST))
     found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
     assert found.chosen.label == "none"
     assert len(found.chosen.errors) == 3
@@ -514,7 +514,7 @@ def test_a_training_that_diverges_loses_and_the_race_goes_on(monkeypatch, tmp_pa
 
 
 def test_none_stays_in_though_it_diverged_once_and_is_not_chosen(monkeypatch, tmp_path):
-    monkeypatch.setattr(Training, "_step", diverging(named("none"), fold=0))
+    monkeypatch.setattr(Training, "step", diverging(named("none"), fold=0))
     found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
     assert found.chosen.label == "inverted"
     assert [len(each.errors) for each in found.trials] == [3, 3]
@@ -529,8 +529,8 @@ def test_who_diverged_loses_to_a_worse_error():
 
 
 def test_a_race_in_which_all_diverge_is_one_sentence(monkeypatch, tmp_path):
-    plain = Training._step
-    monkeypatch.setattr(Training, "_step", lambda self, *batch: plain(self, *batch) * float("nan"))
+    plain = Training.step
+    monkeypatch.setattr(Training, "step", lambda self, *batch: plain(self, *batch) * float("nan"))
     with pytest.raises(
         RaceError, match=r"every training .* diverged \(none: the training loss was not finite in epoch 1"
     ):

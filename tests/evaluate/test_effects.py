@@ -314,7 +314,7 @@ def test_losses_below_that_of_one_image_say_nothing(monkeypatch, tmp_path):
 
 def test_trainings_that_diverge_are_left_out_and_most_of_them_are_too_many(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "MOST", 18)
-    plain = Training._step
+    plain = Training.step
 
     def diverging(some):
         def step(self, images, targets):
@@ -327,9 +327,9 @@ def test_trainings_that_diverge_are_left_out_and_most_of_them_are_too_many(quick
     recipe = replace(RECIPE, epochs=1)
     few = sum({"sharpness", "rotate"} <= set(policy.ops) for policy in drawn(18, TESTED, 0))
     assert 0 < few < 9
-    monkeypatch.setattr(Training, "_step", diverging("few"))
+    monkeypatch.setattr(Training, "step", diverging("few"))
     assert raced(tmp_path / "few", recipe=recipe).effects.trainings == 18 - few
-    monkeypatch.setattr(Training, "_step", diverging("all"))
+    monkeypatch.setattr(Training, "step", diverging("all"))
     found = raced(tmp_path / "all", recipe=recipe)
     assert found.effects is None
     assert found.chosen.label == "none"

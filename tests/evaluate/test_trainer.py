@@ -220,7 +220,7 @@ def test_the_gradient_is_clipped(data, tiny, clip, length):
     before = torch.cat([p.detach().flatten().clone() for p in training.network.parameters()])
     training.rate.fill_(1.0)
     images, labels = next(training.feed.epoch(0))
-    training._step(images, labels)
+    training.step(images, labels)
     after = torch.cat([p.detach().flatten() for p in training.network.parameters()])
     moved = float((after - before).norm())
     free = torch.cat([p.grad.flatten() for p in training.network.parameters()]).norm()
@@ -230,13 +230,13 @@ def test_the_gradient_is_clipped(data, tiny, clip, length):
 
 def test_every_step_has_the_rate_of_the_schedule(data, held_out, tiny, monkeypatch):
     rates = []
-    step = Training._step
+    step = Training.step
 
     def noted(self, *batch):
         rates.append(float(self.optimiser.param_groups[0]["lr"]))
         return step(self, *batch)
 
-    monkeypatch.setattr(Training, "_step", noted)
+    monkeypatch.setattr(Training, "step", noted)
     run(data, held_out, tiny)
     assert rates == pytest.approx([tiny.rate(number, 4) for number in range(12)])
 

@@ -51,7 +51,7 @@ class Captured:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(self.WARM_UPS):
-                member._step(images, labels)
+                member.step(images, labels)
         torch.cuda.current_stream().wait_stream(side)
         now = member.tensors()
         for number, tensor in enumerate(now):
@@ -65,7 +65,7 @@ class Captured:
         for member, batch, stream in zip(self.members, self.batches, streams, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                losses.append(member._step(*batch))
+                losses.append(member.step(*batch))
         for stream in streams:
             main.wait_stream(stream)
         return losses

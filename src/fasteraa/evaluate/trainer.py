@@ -214,7 +214,7 @@ class Group:
                 member.diverged = self.epoch  # it keeps its place in the graph: to record another would take longer
 
     def _plain_step(self, batches: list[Batch]) -> Tensor:
-        return torch.stack([member._step(*batch) for member, batch in zip(self.members, batches, strict=True)])
+        return torch.stack([member.step(*batch) for member, batch in zip(self.members, batches, strict=True)])
 
     def _save(self, checkpoints: Sequence[Path | None]) -> None:
         for member, path in zip(self.members, checkpoints, strict=True):
@@ -254,7 +254,7 @@ class Training:
         self.loss = math.nan
         self.diverged: int | None = None  # the epoch in which its loss was not finite
 
-    def _step(self, images: Tensor, labels: Tensor) -> Tensor:
+    def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Forward, backward, clip, update; the plain path, which the captured one repeats."""
         self.optimiser.zero_grad(set_to_none=True)
         loss = F.cross_entropy(self._of(images), labels)
