@@ -66,12 +66,12 @@ def test_per_op(fasteraa, source, tmp_path):
 def test_a_run_that_diverges_is_named_and_the_others_are_kept(fasteraa, source, tmp_path, monkeypatch):
     import fasteraa.evaluate.trainer as trainer
 
-    step = trainer.Training._step
+    step = trainer.Training.step
 
     def diverging(self, images, labels):
         return step(self, images, labels) + (math.nan if self.feed.policy.name == "uniform" and self.seed else 0.0)
 
-    monkeypatch.setattr(trainer.Training, "_step", diverging)
+    monkeypatch.setattr(trainer.Training, "step", diverging)
     out, given = tmp_path / "out", ("compare", source, "-p", "none,uniform", "--seeds", 2, "--jobs", 1, *QUICK)
     for _ in range(2):  # the second time there is nothing to do, and it is as wrong
         code, text, error = fasteraa(*given, "--out", out)

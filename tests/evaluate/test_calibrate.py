@@ -11,8 +11,8 @@ import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
+from fasteraa.evaluate import budget, verdict
 from fasteraa.evaluate import calibrate as module
-from fasteraa.evaluate import verdict
 from fasteraa.evaluate.calibrate import Calibration, Candidate, Trial, calibrate, usual_candidates
 from fasteraa.evaluate.candidates import Expected
 from fasteraa.evaluate.compare import run_group
@@ -34,12 +34,11 @@ TWO = [Candidate("none", named("none")), Candidate("inverted", WORST)]
 def one_core(monkeypatch):
     """Everything in this process: starting others takes longer than these trainings."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setattr(module, "_MEASURED_S", 0.0)
-    monkeypatch.setattr(module, "_HEATS", ())
+    monkeypatch.setattr(budget, "MEASURED_S", 0.0)
+    monkeypatch.setattr(budget, "HEATS", ())
 
 
-HEATS = module._HEATS
-ONCE = (1, 1, 1)  # on each fold
+HEATS = budget.HEATS
 
 
 def brightness_classes(count=120, side=8):
@@ -169,7 +168,7 @@ def test_every_fold_has_a_seed_of_its_own(monkeypatch, tmp_path):
 
 def test_where_there_is_time_those_who_are_left_are_trained_several_times(monkeypatch, tmp_path):
     """One fold after the other and over again; no two trainings of a candidate have a seed in common."""
-    monkeypatch.setattr(module, "_HEATS", HEATS)
+    monkeypatch.setattr(budget, "HEATS", HEATS)
     said, trained = [], []
     run_cells = module.run_cells
 
@@ -196,17 +195,6 @@ def test_where_there_is_time_those_who_are_left_are_trained_several_times(monkey
     assert [(each.runs, each.epochs) for each in found.rounds] == [(2, 1), (6, 1), (18, 1)]
     assert "(13 trainings of 1 epochs of small)" in found.sentence()
     assert calibrate(brightness_classes(40), TWO, **settings).trials == found.trials  # from what is there
-
-
-def test_heats_are_what_there_is_time_for(monkeypatch):
-    monkeypatch.setattr(module, "_HEATS", HEATS)
-    assert module._runs(17, (1, 3, 9)) == [17, 30, 54]
-    for heats, runs in (((1, 3, 9), 101), ((1, 3, 6), 83), ((1, 3, 3), 65), ((1, 2, 2), 49)):
-        assert sum(module._runs(17, heats)) == runs
-        assert module._heats(17, 90.0, 0.5, runs * 45.0, 3) == heats
-        assert module._heats(17, 90.0, 0.5, runs * 45.0 - 1, 3) != heats
-    assert module._heats(17, 90.0, 0.5, 49 * 45.0 - 1, 3) == (1, 1, 1)
-    assert module._heats(17, 90.0, 0.5, 0.0, 2) == (1, 1)
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):
@@ -320,49 +308,11 @@ def test_of_equal_errors_nothing_is_chosen(order):
     assert choose([trials[place] for place in order]).label == "none"
 
 
-def test_a_small_budget_drops_the_last_candidates():
-    assert module._runs(11, ONCE) == [11, 7, 5]
-    assert module._runs(2, ONCE) == [2, 2, 2]
-
-
-def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
-    """5 candidates: 5, 4, 3, 3 runs in the next four rounds, of 20 epochs as planned."""
-
-    def left(seconds, spent=0.0, epochs=20):
-        last = Round(5, epochs, 5 * epochs * 0.1)
-        plan = Plan(None, "", 100, 0.0, (), (1,) * 5, (), 20, setup_seconds=spent - last.seconds, rounds=[last])
-        return module._next_epochs(plan, 5, seconds)
-
-    assert module._runs(5, (1, 1, 1, 1)) == [5, 4, 3, 3]
-    assert left(30.0) == left(1000.0) == 20
-    assert left(25.0) == 16  # 15 runs of 16 epochs
-    assert left(18.0) == 20  # 12 would be too few: 18 s pay for two rounds of 20
-    assert left(8.5) == 17  # one round
-    assert left(7.5) is None
-    assert left(1025.0, spent=1000.0) == 16
-    assert left(30.0, epochs=16) == 16  # what the round before had
-    assert left(8.2, epochs=16) == 16
-    assert left(7.9, epochs=16) is None  # 15 are less than four fifths of what was planned
-
-
-def test_many_trainings_cost_as_many_runs(tmp_path, monkeypatch):
-    """Two candidates, trained 1, 3 and 9 times: 26 runs. What pays for 95 epochs of them does not pay for 96."""
-    monkeypatch.setattr(module, "_HEATS", HEATS)
-    arenas = module._folds(brightness_classes(60), tmp_path, "cpu", 0)
-    recipe = replace(RECIPE, epochs=1000, batch_size=2)
-    plan = Plan(None, "", 60, 0.01)
-    epoch = 0.01 * len(arenas[0].data)
-    module._fit(plan, TWO, recipe, 26 * 95.5 * epoch, arenas, 0)
-    assert (plan.heats, plan.epochs, len(plan.seeds)) == ((1, 3, 9), 95, 13)
-    plan.rounds = [Round(2, 95, 2 * 95 * 0.1)]  # 19 s
-    assert module._next_epochs(plan, 2, 19 + 24 * 95 * 0.1 + 0.01) == 95  # 24 runs are left
-    assert module._next_epochs(plan, 2, 19 + 24 * 94 * 0.1 + 0.01) == 94
-
-
-def test_a_recipe_of_few_epochs_is_raced_on_all_folds():
-    plan = Plan(None, "", 100, 0.0, heats=ONCE, epochs=2, rounds=[Round(5, 2, 1.0)])
-    assert module._next_epochs(plan, 5, 100.0) == 2
-    assert module._next_epochs(plan, 5, 1.1) is None
+def test_a_race_is_planned_by_the_images_that_are_trained_on(monkeypatch, tmp_path):
+    """A second for each of 40 of 60: six runs of eight epochs take 1,920 s, and of nine 2,160 s."""
+    Clock(monkeypatch, 1.0)
+    found = calibrate(brightness_classes(60), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=2_040 / 60)
+    assert found.recipe.epochs == 8
 
 
 def test_other_folds_are_another_race(monkeypatch):
@@ -397,7 +347,7 @@ def test_processes_are_kept_over_the_folds(monkeypatch, tmp_path):
 def test_a_set_that_is_too_large_for_the_time_is_cut(monkeypatch, tmp_path):
     """A second an image: 90 s pay for nothing, so as few images as there may be are taken."""
     said, raced = [], []
-    monkeypatch.setattr(module, "_image_seconds", lambda *given: 1.0)
+    monkeypatch.setattr(budget, "image_seconds", lambda *given: 1.0)
     monkeypatch.setattr(module, "run_cells", lambda arena, cells, **_: raced.append(arena))
     monkeypatch.setattr(module, "_measured", lambda arena, each, *_: trial(each.label, (1.0,)))
     found = calibrate(brightness_classes(1500), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, say=said.append)
@@ -407,42 +357,6 @@ def test_a_set_that_is_too_large_for_the_time_is_cut(monkeypatch, tmp_path):
     assert (told["images"], told["all_images"]) == (1000, 1500)
     assert "(1 training of 4 epochs of small, 1000 of 1500 images)" in told["sentence"]
     assert "(1 training of 4 epochs of small)" in replace(found, images=1500).sentence()
-
-
-def test_trainings_that_tell_something_decide_how_many_images():
-    """11, 7 and 5 candidates for 60 epochs: 1,380 passes over two thirds of the images."""
-    passes = 60 * (11 + 7 + 5)
-    assert module._payable(3000, 2, 11, 200, 1.0, passes * 2000.0) == 3000
-    assert module._payable(3000, 2, 11, 200, 1.0, passes * 1600.0) == 2400
-    assert module._payable(3000, 2, 11, 30, 1.0, passes * 800.0) == 2400  # a recipe of fewer epochs has no more
-    assert module._payable(3000, 2, 11, 200, 1.0, -1.0) == 1000
-    assert module._payable(900, 2, 11, 200, 1.0, -1.0) == 900
-    assert module._payable(50_000, 1000, 11, 200, 1.0, -1.0) == 2000  # two of a class, on average
-
-
-def test_candidates_are_dropped_before_trainings_tell_nothing():
-    runs = {count: sum(module._runs(count, ONCE)) for count in range(6, 12)}
-    assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11], ONCE) == (11, 60)
-    assert module._affordable(11, 60, 200, 1.0, 60.0 * runs[11] - 1, ONCE) == (10, (60 * runs[11] - 1) // runs[10])
-    assert module._affordable(11, 60, 200, 1.0, 300.0 * runs[11], ONCE) == (11, 200)  # the recipe has no more
-    assert module._affordable(11, 40, 40, 1.0, 40.0 * runs[11], ONCE) == (11, 40)
-    assert module._affordable(11, 60, 200, 1.0, 10.0 * runs[6], ONCE) == (6, 10)
-    assert module._affordable(11, 60, 200, 1.0, 0.0, ONCE) == (6, 4)
-
-
-def test_few_images_must_be_seen_more_often(tmp_path):
-    """Two thirds of 300 images in batches of 8 are 25 steps, so 60 epochs are 1,500; of 60 images, 5 and 300."""
-    for images, epochs in ((300, 60), (60, 120)):
-        arenas = module._folds(brightness_classes(images), tmp_path, "cpu", 0)
-        plan = Plan(None, "", images, 1.0)
-        recipe = replace(RECIPE, epochs=200, batch_size=8)
-        runs = sum(module._runs(2, ONCE))
-        module._fit(plan, TWO, recipe, runs * len(arenas[0].data) * 130.0, arenas, 0)
-        assert plan.epochs == 130  # what there is time for
-        five = [Candidate(str(number), named("none")) for number in range(11)]
-        least = epochs * sum(module._runs(7, ONCE)) * len(arenas[0].data)
-        module._fit(plan, five, recipe, float(least), arenas, 0)
-        assert (len(plan.candidates), plan.epochs) == (7, epochs)
 
 
 def test_a_gpu_races_a_quick_network(monkeypatch):
@@ -482,31 +396,12 @@ def test_a_race_may_be_like_the_training_to_come():
 
 def test_a_small_class_does_not_keep_a_large_set_from_being_cut(monkeypatch, tmp_path):
     raced = []
-    monkeypatch.setattr(module, "_image_seconds", lambda *given: 1.0)
+    monkeypatch.setattr(budget, "image_seconds", lambda *given: 1.0)
     monkeypatch.setattr(module, "run_cells", lambda arena, cells, **_: raced.append(arena))
     monkeypatch.setattr(module, "_measured", lambda arena, each, *_: trial(each.label, (1.0,)))
     data = numbered([0] * 1490 + [1] * 10)
     calibrate(data, TWO, recipe=RECIPE, device="cpu", folder=tmp_path)
     assert {len(arena.data) + len(arena.held_out) for arena in raced} == {1000}
-
-
-def test_the_cost_of_an_image_is_measured_on_a_part(monkeypatch):
-    seen = []
-    plain = module.Training
-    monkeypatch.setattr(module, "Training", lambda data, *given: seen.append(len(data)) or plain(data, *given))
-    candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
-    monkeypatch.setattr(module, "_MEASURED_IMAGES", 64)
-    assert module._image_seconds(brightness_classes(200), candidates, RECIPE, 1, torch.device("cpu"), 0) > 0
-    assert seen == [64]
-
-
-def test_of_several_short_epochs_the_fastest_counts(monkeypatch):
-    """Epochs of 0.4, 0.1 and 0.2 s on a clock of their own; a fourth would begin after the half second."""
-    monkeypatch.setattr(module, "_MEASURED_S", 0.55)
-    now, lengths = [0.0], iter((0.4, 0.1, 0.2, 0.01))
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    assert module._fastest(lambda: now.__setitem__(0, now[0] + next(lengths))) == pytest.approx(0.1)
-    assert next(lengths) == 0.01
 
 
 def test_nothing_is_compiled(monkeypatch, tmp_path):
@@ -594,7 +489,7 @@ def test_fewer_epochs_in_later_rounds_are_said():
 
 def diverging(policy, fold=None):
     """A step that makes the loss of one policy no number."""
-    plain = Training._step
+    plain = Training.step
 
     def step(self, images, targets):
         mine = self.feed.policy.hash == policy.hash and fold in (None, self.seed)
@@ -604,7 +499,7 @@ def diverging(policy, fold=None):
 
 
 def test_a_training_that_diverges_loses_and_the_race_goes_on(monkeypatch, tmp_path):
-    monkeypatch.setattr(Training, "_step", diverging(WORST))
+    monkeypatch.setattr(Training, "step", diverging(WORST))
     found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
     assert found.chosen.label == "none"
     assert len(found.chosen.errors) == 3
@@ -619,7 +514,7 @@ def test_a_training_that_diverges_loses_and_the_race_goes_on(monkeypatch, tmp_pa
 
 
 def test_none_stays_in_though_it_diverged_once_and_is_not_chosen(monkeypatch, tmp_path):
-    monkeypatch.setattr(Training, "_step", diverging(named("none"), fold=0))
+    monkeypatch.setattr(Training, "step", diverging(named("none"), fold=0))
     found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=5)
     assert found.chosen.label == "inverted"
     assert [len(each.errors) for each in found.trials] == [3, 3]
@@ -634,8 +529,8 @@ def test_who_diverged_loses_to_a_worse_error():
 
 
 def test_a_race_in_which_all_diverge_is_one_sentence(monkeypatch, tmp_path):
-    plain = Training._step
-    monkeypatch.setattr(Training, "_step", lambda self, *batch: plain(self, *batch) * float("nan"))
+    plain = Training.step
+    monkeypatch.setattr(Training, "step", lambda self, *batch: plain(self, *batch) * float("nan"))
     with pytest.raises(
         RaceError, match=r"every training .* diverged \(none: the training loss was not finite in epoch 1"
     ):
@@ -663,7 +558,7 @@ class Clock:
             return plain(arena, cells, **given)
 
         monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
-        monkeypatch.setattr(module, "_image_seconds", lambda *given: self.cost)
+        monkeypatch.setattr(budget, "image_seconds", lambda *given: self.cost)
 
 
 def errors_of(found):
@@ -672,7 +567,7 @@ def errors_of(found):
 
 def test_a_race_that_was_stopped_goes_on_as_it_was_planned(monkeypatch, tmp_path):
     """In its first round, as its second begins, and in that; the machine seems far slower the second time."""
-    monkeypatch.setattr(module, "_LEAST_IMAGES", 30)
+    monkeypatch.setattr(budget, "LEAST_IMAGES", 30)
     data, given = brightness_classes(40), {"recipe": replace(RECIPE, epochs=6), "device": "cpu", "minutes": 5}
 
     def race(folder, cost, stop_after=None):
@@ -781,7 +676,7 @@ def test_a_damaged_plan_is_named(tmp_path, content):
 def test_a_small_budget_means_short_trainings(tmp_path):
     candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
     found = calibrate(brightness_classes(), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=1e-6)
-    assert found.recipe.epochs == module._LEAST_EPOCHS
+    assert found.recipe.epochs == budget.LEAST_EPOCHS
     assert len(found.chosen.errors) == 1
 
 
@@ -790,7 +685,7 @@ def test_candidates_hold_what_people_use_and_the_start():
     labels = [each.label for each in usual_candidates(start, found, None, None)]
     assert {"none", "trivialaugment-wide", "uniform", "start", "found"} <= set(labels)
     assert len(set(labels)) == len(labels)
-    least = labels[: module._LEAST_CANDIDATES]  # that any budget has
+    least = labels[: budget.LEAST_CANDIDATES]  # that any budget has
     assert {"none", "trivialaugment-wide", "start"} <= set(least)
     assert {label.split(",")[0] for label in least} >= {"uniform", "found"}
 

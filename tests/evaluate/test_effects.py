@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from fasteraa.errors import ConfigError, PolicyError, Stopped
+from fasteraa.evaluate import budget, effects, experiment
 from fasteraa.evaluate import calibrate as race
-from fasteraa.evaluate import effects, experiment
 from fasteraa.evaluate.calibrate import Candidate, calibrate
 from fasteraa.evaluate.candidates import weighted_candidates
 from fasteraa.evaluate.compare import run_group
 from fasteraa.evaluate.effects import Effects, drawn, fit, meetings, operations_to_test
 from fasteraa.evaluate.experiment import affordable
-from fasteraa.evaluate.plan import Plan, Round
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Training
 from fasteraa.ops import OPS
@@ -211,8 +210,8 @@ CANDIDATES = [Candidate(label, named(label)) for label in ("none", "trivialaugme
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setattr(race, "_MEASURED_S", 0.0)
-    monkeypatch.setattr(race, "_HEATS", ())
+    monkeypatch.setattr(budget, "MEASURED_S", 0.0)
+    monkeypatch.setattr(budget, "HEATS", ())
 
 
 def stripes():
@@ -254,24 +253,10 @@ def test_planted_truth(quick, tmp_path):
     assert again.seconds == found.seconds
 
 
-def test_a_race_is_planned_by_what_the_experiment_took(quick, tmp_path):
-    """Its trainings took ten times what was measured before: so will those of the race."""
-    (arena, *_) = arenas = race._folds(stripes(), tmp_path, "cpu", 0)
-    recipe, six = replace(RECIPE, epochs=600), [*CANDIDATES, *weighted_candidates(known(rotate=0.0, color=1.0))]
-    plan = Plan(tmp_path / "race.json", "x", 90, 0.01 / len(arena.data), experiment=Round(18, 600, 18 * 600 * 0.1))
-    race._fit(plan, six, recipe, plan.seconds + 13 * 60.01, arenas, 0)
-    assert (len(plan.candidates), plan.heats, plan.epochs) == (6, (1, 1, 1), 600)
-    race._fit(plan, six, recipe, plan.seconds + 13 * 30.01, arenas, 0)
-    assert plan.epochs == 300
-    plan.experiment = None
-    race._fit(plan, six, recipe, plan.seconds + 13 * 3.001, arenas, 0)
-    assert plan.epochs == 300
-
-
 def test_without_time_or_operations_there_is_no_experiment(quick, tmp_path, monkeypatch):
     assert raced(tmp_path / "a", ops=()).effects is None
     assert raced(tmp_path / "a", ops=["rotate"]).effects is None  # nothing to compare it with
-    monkeypatch.setattr(race, "_image_seconds", lambda *given: 1.0)
+    monkeypatch.setattr(budget, "image_seconds", lambda *given: 1.0)
     found = raced(tmp_path / "b", minutes=0.01)
     assert found.effects is None
     assert "When images meet" not in found.words()
@@ -294,7 +279,7 @@ def test_an_experiment_that_was_stopped_goes_on_as_it_was_planned(quick, tmp_pat
             return plain(arena, cells, **given)
 
         monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
-        monkeypatch.setattr(race, "_image_seconds", lambda *given: cost)
+        monkeypatch.setattr(budget, "image_seconds", lambda *given: cost)
         with pytest.raises(Stopped) if most < math.inf else nullcontext():
             return trained, raced(tmp_path / folder, recipe=recipe)
         return trained, None
@@ -329,7 +314,7 @@ def test_losses_below_that_of_one_image_say_nothing(monkeypatch, tmp_path):
 
 def test_trainings_that_diverge_are_left_out_and_most_of_them_are_too_many(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "MOST", 18)
-    plain = Training._step
+    plain = Training.step
 
     def diverging(some):
         def step(self, images, targets):
@@ -342,9 +327,9 @@ def test_trainings_that_diverge_are_left_out_and_most_of_them_are_too_many(quick
     recipe = replace(RECIPE, epochs=1)
     few = sum({"sharpness", "rotate"} <= set(policy.ops) for policy in drawn(18, TESTED, 0))
     assert 0 < few < 9
-    monkeypatch.setattr(Training, "_step", diverging("few"))
+    monkeypatch.setattr(Training, "step", diverging("few"))
     assert raced(tmp_path / "few", recipe=recipe).effects.trainings == 18 - few
-    monkeypatch.setattr(Training, "_step", diverging("all"))
+    monkeypatch.setattr(Training, "step", diverging("all"))
     found = raced(tmp_path / "all", recipe=recipe)
     assert found.effects is None
     assert found.chosen.label == "none"

@@ -160,6 +160,7 @@ def test_an_operation_without_a_kernel_is_not_recorded(monkeypatch):
 
     monkeypatch.setattr("fasteraa.policy.draw.find", lambda name: lift if name == "lift" else OPS[name])
     monkeypatch.setattr("fasteraa.policy.artifact.find", lambda name: lift if name == "lift" else OPS[name])
+    monkeypatch.setattr("fasteraa.policy.parts.find", lambda name: lift if name == "lift" else OPS[name])
     policy = Policy((SubPolicy(((Choice("lift", 1.0, 0.5),),)),))
     batch = noise(8).cuda()
     assert not waits_for_nothing(policy, batch)

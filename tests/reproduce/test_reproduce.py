@@ -248,12 +248,12 @@ def test_a_search_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
 def test_a_run_that_diverges_is_a_remark(tmp_path, monkeypatch):
     from fasteraa.evaluate.trainer import Training
 
-    step = Training._step
+    step = Training.step
 
     def diverging(self, images, labels):
         return step(self, images, labels) + (math.nan if self.recipe.cutout else 0.0)
 
-    monkeypatch.setattr(Training, "_step", diverging)
+    monkeypatch.setattr(Training, "step", diverging)
     result, _ = quick("reduced-cifar10", tmp_path, only=["cutout"])
     assert not any(found.values for found in result.found)
     assert "A run diverged, reduced-cifar10, cutout" in to_markdown(result)

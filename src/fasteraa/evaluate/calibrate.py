@@ -4,9 +4,9 @@ The search says which operations leave the data; it cannot say which ones help a
 it wants. So, where trainings are quick, an experiment first tells which operations help (`experiment`). Then candidates
 (policies made of what helps, the found policy at several strengths, its start, published ones, no augmentation at all)
 are trained for a while on a part of the training images and measured on the rest: all of them on one part, the better
-half on another part, and so on, until time or parts run out; where trainings are quick, those who are left are trained
-several times. `none` stays in to the end: what is not better than doing nothing is not chosen. Test images are never
-touched.
+half on another part, and so on, until time or parts run out (`budget`); where trainings are quick, those who are left
+are trained several times. `none` stays in to the end: what is not better than doing nothing is not chosen. Test images
+are never touched.
 """
 
 from __future__ import annotations
@@ -23,45 +23,28 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RaceError
+from fasteraa.evaluate import budget
 from fasteraa.evaluate.arena import Arena
+from fasteraa.evaluate.budget import FOLDS
 from fasteraa.evaluate.candidates import WEIGHTED, Candidate, usual_candidates, weighted_candidates
 from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells, start_workers, why_diverged
 from fasteraa.evaluate.effects import Effects
-from fasteraa.evaluate.experiment import FEWEST, affordable, cells_of_experiment, read_experiment
-from fasteraa.evaluate.plan import Plan, Round, read_plan
+from fasteraa.evaluate.experiment import cells_of_experiment, read_experiment
+from fasteraa.evaluate.plan import Plan, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Group, Training
 from fasteraa.evaluate.verdict import Calibration, Trial, better_half, choose, trainings
 from fasteraa.ops import select
 from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
 _RACE = 2  # another one where a race cannot go on that an earlier version began
-FOLDS = 3  # few: each training then has many images to be measured on
-_LEAST_EPOCHS = 4
-# A network that has seen each image 17 times prefers no augmentation where one that has seen them 60 times or more is
-# glad of it (results/proxies-cifar10); of few images it must have seen more: 180 steps on 240 of them told nothing.
-# Rather fewer images, candidates and rounds than shorter trainings.
-_TELLING_EPOCHS = 60
-_TELLING_STEPS = 600
-# Trainings of a candidate in each round. Few of many and many of few is what simulated races did best with
-# (tools/expectations.py); where there is no time for trainings somewhat longer than what tells something, the next.
-_HEATS = ((1, 3, 9), (1, 3, 6), (1, 3, 3), (1, 2, 2))
-_WELL_TOLD = 1.5  # times what tells something
-_SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
-_LEAST_CANDIDATES = 6  # not fewer than these, the first of the list
-_LEAST_IMAGES = 1_000  # not fewer than these
 _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
 _GPU_STEPS = 1_200  # the same
 _MANY_IMAGES = 2_000  # from which on batches are twice as large
 _QUICK_SIDE = 128  # up to which it is quick; above, the network for CPUs takes its place
-_MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
-_MEASURED_S = 0.5  # that measuring takes, at least
 _SIDE_BY_SIDE = 20  # runs at once on a GPU
 Say = Callable[[str], None]
 __all__ = ["Calibration", "Candidate", "Trial", "calibrate", "race_recipe", "usual_candidates"]
@@ -100,9 +83,11 @@ def calibrate(
         file, of = folder / "race.json", _identity(data, candidates, ops, recipe, seed)
         plan = read_plan(file, of)
         if plan is None:
-            cost = _image_seconds(data, candidates, recipe, jobs, place, seed)
+            cost = budget.image_seconds(data, candidates, recipe, jobs, place, seed)
             left = 60 * minutes - (time.monotonic() - began)
-            images = _payable(len(data), len(data.classes), len(candidates), recipe.epochs, cost, left, bool(ops))
+            images = budget.payable_images(
+                len(data), len(data.classes), len(candidates), recipe.epochs, cost, left, bool(ops)
+            )
             plan = Plan(file, of, images, cost)
         else:
             say("calibrating: the race that was begun goes on")
@@ -110,6 +95,7 @@ def calibrate(
             say(f"calibrating with {plan.images} of {len(data)} images: time does not allow for more")
             data = data.subset(plan.images, seed)
         arenas = _folds(data, folder / of, device, seed)
+        trained_on = len(arenas[0].data)
         workers = None if on_gpu or jobs == 1 else stack.enter_context(start_workers(arenas, jobs))
         if workers is not None:
             workers.ready()
@@ -117,12 +103,12 @@ def calibrate(
         # not compiled, as it was measured: that would take the time of a whole round
         train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers, fuse=False)
         if ops and plan.experiment is None and not plan.rounds:
-            _plan_experiment(plan, recipe, 60 * minutes, arenas)
+            budget.plan_experiment(plan, recipe, 60 * minutes, trained_on, len(arenas))
         effects = _experiment(arenas, ops, recipe, plan, train, say, seed) if plan.experiment else None
         if effects is not None:
             candidates = [*candidates[:2], *weighted_candidates(effects), *candidates[2:]]
         if not plan.rounds:
-            _fit(plan, candidates, recipe, 60 * minutes, arenas, seed)
+            budget.plan_race(plan, candidates, recipe, 60 * minutes, trained_on, len(arenas), seed)
         trials = _race(arenas, candidates, recipe, plan, 60 * minutes, train, say)
     chosen = choose(trials)
     rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.score))
@@ -214,31 +200,6 @@ def _folds(data: ImageSet, folder: Path, device: str, seed: int) -> list[Arena]:
     return [Arena(rest, part, f"fold {fold}", folder, device) for fold, (rest, part) in enumerate(parts, 1)]
 
 
-def _payable(
-    images: int, classes: int, candidates: int, epochs: int, cost: float, seconds: float, experiment: bool = False
-) -> int:
-    """All images, or where trainings on them that tell something cannot be paid for, a part of them."""
-    runs = max(sum(_runs(candidates, (1,) * FOLDS)), 2 * FEWEST * experiment)
-    passes = runs * min(epochs, _TELLING_EPOCHS)
-    most = math.floor(max(seconds, 0.0) / (passes * max(cost, 1e-9)) * FOLDS / (FOLDS - 1))
-    return min(images, max(most, _LEAST_IMAGES, 2 * classes))
-
-
-def _wanted(recipe: TrainRecipe, images: int) -> int:
-    """Epochs that tell something."""
-    return min(recipe.epochs, max(_TELLING_EPOCHS, math.ceil(_TELLING_STEPS / max(images // recipe.batch_size, 1))))
-
-
-def _plan_experiment(plan: Plan, recipe: TrainRecipe, seconds: float, arenas: Sequence[Arena]) -> None:
-    images = len(arenas[0].data)
-    epoch, left = plan.image_seconds * images, seconds - plan.seconds
-    wanted = _wanted(recipe, images)
-    runs, epochs = affordable(left, epoch, wanted, min(recipe.epochs, int(_WELL_TOLD * wanted)), len(arenas))
-    if runs:
-        plan.experiment = Round(runs, epochs)
-        plan.save()
-
-
 def _experiment(
     arenas: Sequence[Arena],
     ops: Sequence[str],
@@ -259,97 +220,10 @@ def _experiment(
     return read_experiment(runs, ops)
 
 
-def _fit(
-    plan: Plan, candidates: Sequence[Candidate], recipe: TrainRecipe, seconds: float, arenas: Sequence[Arena], seed: int
-) -> None:
-    """As many candidates and epochs (at most those of the recipe) as the whole race can pay for."""
-    images = len(arenas[0].data)
-    wanted = _wanted(recipe, images)
-    # what an experiment really took knows of more than the epochs: beginning trainings and measuring networks, too
-    epoch = plan.experiment.epoch_seconds if plan.experiment else plan.image_seconds * images
-    left = seconds - plan.seconds
-    plan.heats = _heats(len(candidates), min(recipe.epochs, _WELL_TOLD * wanted), epoch, left, len(arenas))
-    count, plan.epochs = _affordable(len(candidates), wanted, recipe.epochs, epoch, left, plan.heats)
-    plan.candidates = tuple(candidate.label for candidate in candidates[:count])
-    plan.seeds = tuple(seed + number for number in range(sum(plan.heats)))  # one for all would be one start for all
-
-
-def _heats(count: int, epochs: float, epoch: float, seconds: float, folds: int) -> tuple[int, ...]:
-    """As many trainings of all candidates as there is time for; one on each fold in any case."""
-    for heats in _HEATS:
-        if seconds >= epochs * epoch * sum(_runs(count, heats)):
-            return heats
-    return (1,) * folds
-
-
-def _affordable(
-    count: int, wanted: int, most: int, epoch: float, seconds: float, heats: Sequence[int]
-) -> tuple[int, int]:
-    """As many candidates and epochs as the whole race can pay for, when a run's epoch costs `epoch` seconds.
-
-    Candidates are dropped for `wanted` epochs; what is left over pays for more of them.
-    """
-
-    def epochs(count: int) -> int:
-        return math.floor(seconds / (sum(_runs(count, heats)) * max(epoch, 1e-9)))
-
-    while count > _LEAST_CANDIDATES and epochs(count) < wanted:
-        count -= 1
-    return count, min(most, max(_LEAST_EPOCHS, epochs(count)))
-
-
 def _shortened(recipe: TrainRecipe, epochs: int) -> TrainRecipe:
     """At most so many epochs; the warm-up takes at most an eighth of them."""
     most = min(recipe.epochs, epochs)
     return replace(recipe, epochs=most, warmup=min(recipe.warmup, most / 8))
-
-
-def _runs(count: int, heats: Sequence[int]) -> list[int]:
-    """In each round, which begins with `count` candidates."""
-    runs = []
-    for heat in heats:
-        runs.append(heat * count)
-        count = min(count, _half(count) + 1)  # none stays, too
-    return runs
-
-
-def _half(count: int) -> int:
-    return max(min(count, 2), math.ceil(count / 2))
-
-
-def _image_seconds(
-    data: ImageSet, candidates: Sequence[Candidate], recipe: TrainRecipe, jobs: int, place: torch.device, seed: int
-) -> float:
-    """What an image costs one run in an epoch when runs share the device as they will: measured."""
-    if len(data) > max(_MEASURED_IMAGES, 2 * len(data.classes)):
-        data = data.subset(max(_MEASURED_IMAGES, 2 * len(data.classes)), seed)
-    on_gpu = place.type == "cuda"
-    members = [
-        Training(data, candidate.policy, recipe, 0, place)
-        for candidate in candidates[1 : 1 + (jobs if on_gpu else 1)] or candidates
-    ]
-    group = Group(members, fuse=False)
-    threads = torch.get_num_threads()
-    if not on_gpu:
-        torch.set_num_threads(1)
-    try:
-        group.record()
-        if on_gpu:
-            group.one_epoch()
-        seconds = _fastest(group.one_epoch)
-    finally:
-        torch.set_num_threads(threads)
-    return seconds / (len(members) if on_gpu else jobs) / len(data)
-
-
-def _fastest(epoch: Callable[[], None]) -> float:
-    """Of as many as half a second has time for: the first one of few images is slow."""
-    began, fastest = time.monotonic(), math.inf
-    while time.monotonic() < began + _MEASURED_S or fastest == math.inf:
-        start = time.monotonic()
-        epoch()
-        fastest = min(fastest, time.monotonic() - start)
-    return fastest
 
 
 def _race(
@@ -369,7 +243,7 @@ def _race(
     alive = trials
     for number in range(len(plan.heats)):
         if number == len(plan.rounds):
-            epochs = _next_epochs(plan, len(alive), seconds)
+            epochs = budget.next_epochs(plan, len(alive), seconds)
             if epochs is None:
                 break
             plan.begin(plan.heats[number] * len(alive), epochs)
@@ -387,7 +261,7 @@ def _race(
         trials = [done.get(trial.label, trial) for trial in trials]
         if all(trial.diverged for trial in alive):
             break
-        alive = better_half(alive, _half(len(alive)))
+        alive = better_half(alive, budget.half(len(alive)))
     if all(trial.diverged for trial in trials):
         raise RaceError(f"every training of the calibration diverged ({trials[0].label}: {trials[0].diverged})")
     return trials
@@ -397,15 +271,6 @@ def _blocks(arenas: Sequence[Arena], plan: Plan, number: int) -> list[tuple[Aren
     """The folds of a round, one after the other and over again, each with its seed."""
     first = sum(plan.heats[:number])
     return [(arenas[heat % len(arenas)], plan.seeds[heat]) for heat in range(first, first + plan.heats[number])]
-
-
-def _next_epochs(plan: Plan, alive: int, seconds: float) -> int | None:
-    """Epochs of the next round; None if there is no time for one. The first is run in any case."""
-    if not plan.rounds:
-        return plan.epochs
-    last, least = plan.rounds[-1], min(plan.epochs, max(_LEAST_EPOCHS, math.ceil(_SHORTENED * plan.epochs)))
-    runs = _runs(alive, plan.heats[len(plan.rounds) :])
-    return _epochs_left(runs, least, last.epochs, seconds - plan.seconds, last.epoch_seconds)
 
 
 def _one_round(
@@ -437,15 +302,6 @@ def _trained(
     for fold in {arena.held_out_from: arena for arena, _ in runs}.values():  # whatever is on one fold, side by side
         train(fold, [cell for arena, cell in runs if arena is fold])
     return (time.monotonic() - began) * len(runs) / missing
-
-
-def _epochs_left(rounds: Sequence[int], least: int, most: int, seconds: float, cost: float) -> int | None:
-    """Epochs of the next rounds, by what the last one cost: rather fewer than fewer rounds, but not below `least`."""
-    for kept in range(len(rounds), 0, -1):
-        affordable = min(most, math.floor(seconds / (sum(rounds[:kept]) * max(cost, 1e-9))))
-        if affordable >= least:
-            return affordable
-    return None
 
 
 def _measured(arena: Arena, trial: Trial, cell: Cell) -> Trial:

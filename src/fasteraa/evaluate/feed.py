@@ -21,6 +21,7 @@ from fasteraa.policy.artifact import Policy
 from fasteraa.search.guard import home_of
 from fasteraa.search.step import Normalise, baseline
 
+Batch = tuple[Tensor, Tensor]  # uint8 images (b, 3, H, W) and labels (b,), on the device
 _AT_ONCE = 2**27  # values augmented in one piece on a GPU (128 MB); a CPU takes a batch at a time
 AREAS, RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)  # of a resized crop, as everybody trains on ImageNet
 _TRIES = 10  # of a box that may not fit into the image
@@ -32,8 +33,8 @@ class Feed(Protocol):
     steps: int  # of an epoch
     normalise: Normalise
 
-    def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """uint8 (b, 3, H, W) and labels (b,), on the device, augmented."""
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Its batches, augmented."""
 
 
 class DeviceFeed:
@@ -51,7 +52,7 @@ class DeviceFeed:
         pieces = _AT_ONCE // data.images[0].numel() // self.batch if device.type == "cuda" else 1
         self.piece = self.batch * max(1, min(pieces, self.steps))
 
-    def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, number: int) -> Iterator[Batch]:
         generator = Generator(self.device).manual_seed(epoch_seed(self.seed, number))
         order = torch.randperm(len(self.images), generator=generator, device=self.device)[: self.steps * self.batch]
         for index in torch.split(order, self.piece):

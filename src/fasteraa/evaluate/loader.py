@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import fit
 from fasteraa.errors import DataError
-from fasteraa.evaluate.feed import AREAS, RATIOS, DeviceFeed, Feed, epoch_seed, finished, is_idle, mean_colour
+from fasteraa.evaluate.feed import AREAS, RATIOS, Batch, DeviceFeed, Feed, epoch_seed, finished, is_idle, mean_colour
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.images import to_tensor
@@ -64,7 +64,7 @@ class LoaderFeed:
         images = _Training(data, policy, recipe)
         self.loader = _loader(images, self.batch, device, workers, sampler=self.order, drop_last=True)
 
-    def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, number: int) -> Iterator[Batch]:
         generator = Generator(self.device).manual_seed(epoch_seed(self.seed, number))
         self.order.seed = epoch_seed(self.seed, number)
         for images, labels, stands_in in _batches(self.loader):
@@ -81,10 +81,8 @@ class LoaderFeed:
             raise DataError(f"{_NEIGHBOURS} images in a row cannot be read, from {self.data.where(place)} on")
 
 
-def plain_batches(
-    data: Images, recipe: TrainRecipe, batch: int, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Held-out images as they are, each once, in order: uint8 (b, 3, H, W) and labels (b,), on the device."""
+def plain_batches(data: Images, recipe: TrainRecipe, batch: int, device: torch.device) -> Iterator[Batch]:
+    """Held-out images as they are, each once, in order."""
     if isinstance(data, ImageSet):
         for images, labels in zip(torch.split(data.images, batch), torch.split(data.labels, batch), strict=True):
             yield images.to(device), labels.to(device)

@@ -9,12 +9,11 @@ import json
 import math
 import platform
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +21,11 @@ from torch import Tensor, nn
 
 from fasteraa._version import __version__
 from fasteraa.errors import ConfigError, OutOfTime, RunError
-from fasteraa.evaluate.feed import Feed, epoch_seed
+from fasteraa.evaluate.captured import Captured, tuned_convolutions
+from fasteraa.evaluate.feed import Batch, Feed, epoch_seed
 from fasteraa.evaluate.listed import Images
 from fasteraa.evaluate.loader import make_feed, plain_batches
+from fasteraa.evaluate.measure import Measured, measured
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.nets import build
 from fasteraa.policy.artifact import Policy
@@ -33,42 +34,9 @@ from fasteraa.search.guard import memory_advice, seeded, signals
 from fasteraa.search.run import find_device
 from fasteraa.search.step import Normalise
 
-_TEMPERATURES = tuple(2 ** (quarter / 4) for quarter in range(-8, 17))
 _SAVE_EVERY_S = 60.0  # checkpoints of a training run
-_COMPILERS_OWN = (
-    ".torch.jit.script_method. is deprecated",
-    ".*autograd.function.Function.* should not be instantiated",
-    "TensorFloat32 tensor cores .* available but not enabled",
-)
 Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
-Batch = tuple[Tensor, Tensor]
 Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
-
-
-class Measured(NamedTuple):
-    """Of images that were not trained on."""
-
-    error: float  # %, of the first guess
-    error_top5: float  # of the first five
-    loss: float  # cross-entropy, whatever temperature makes it the lowest
-
-
-def measured(batches: Iterable[Batch]) -> Measured:
-    """Of logits and labels, batch by batch: fifty thousand images of a thousand classes would not fit beside others.
-
-    The loss tells two policies from each other with less than half of the images that errors need. A policy makes
-    networks more or less sure of everything, which says nothing about who guesses better: so each has the temperature
-    that suits it. It is infinite where logits are no numbers.
-    """
-    count, found = 0, []
-    for logits, labels in batches:
-        hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
-        losses = [F.cross_entropy(logits / temperature, labels, reduction="sum") for temperature in _TEMPERATURES]
-        found.append(torch.stack([hits[:, 0].sum(), hits.sum(), *losses]))
-        count += len(labels)
-    right, right5, *sums = torch.stack(found).cpu().double().sum(0).tolist()  # the only wait for the device
-    loss = min(math.inf if math.isnan(total) else total for total in sums) / count
-    return Measured(100 * (count - right) / count, 100 * (count - right5) / count, loss)
 
 
 @dataclass(frozen=True)
@@ -246,7 +214,7 @@ class Group:
                 member.diverged = self.epoch  # it keeps its place in the graph: to record another would take longer
 
     def _plain_step(self, batches: list[Batch]) -> Tensor:
-        return torch.stack([member._step(*batch) for member, batch in zip(self.members, batches, strict=True)])
+        return torch.stack([member.step(*batch) for member, batch in zip(self.members, batches, strict=True)])
 
     def _save(self, checkpoints: Sequence[Path | None]) -> None:
         for member, path in zip(self.members, checkpoints, strict=True):
@@ -286,7 +254,7 @@ class Training:
         self.loss = math.nan
         self.diverged: int | None = None  # the epoch in which its loss was not finite
 
-    def _step(self, images: Tensor, labels: Tensor) -> Tensor:
+    def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Forward, backward, clip, update; the plain path, which the captured one repeats."""
         self.optimiser.zero_grad(set_to_none=True)
         loss = F.cross_entropy(self._of(images), labels)
@@ -348,82 +316,6 @@ def _read(path: Path | None, device: torch.device) -> dict[str, Any] | None:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise RunError(f"the checkpoint {str(path)!r} could not be read ({reason}): remove it to start anew") from error
     return state
-
-
-class Captured:
-    """A step of all members as one CUDA graph, in which nothing waits for Python.
-
-    Each member has a branch of its own, so that the small kernels of several networks share the device.
-    """
-
-    WARM_UPS = 3
-
-    def __init__(self, group: Group):
-        self.members = group.members
-        self.batches = [tuple(t.clone() for t in next(iter(m.feed.epoch(0)))) for m in self.members]
-        for member, batch in zip(self.members, self.batches, strict=True):
-            with _quiet_compiler():
-                if group.fuse:
-                    member.forward = torch.compile(member.network, dynamic=False)
-                self._warm_up(member, *batch)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.losses = torch.stack(self._branches())
-        for member in self.members:
-            member.forward = member.network  # measured in batches of another size, once: not worth compiling
-
-    def _warm_up(self, member: Training, images: Tensor, labels: Tensor) -> None:
-        """A few steps that are undone; momenta that did not exist before begin at zero."""
-        kept = [tensor.clone() for tensor in member.tensors()]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(self.WARM_UPS):
-                member._step(images, labels)
-        torch.cuda.current_stream().wait_stream(side)
-        now = member.tensors()
-        for number, tensor in enumerate(now):
-            tensor.copy_(kept[number]) if number < len(kept) else tensor.zero_()
-        member.optimiser.zero_grad(set_to_none=True)
-
-    def _branches(self) -> list[Tensor]:
-        """The steps, each on a stream of its own."""
-        main, losses = torch.cuda.current_stream(), []
-        streams = [torch.cuda.Stream() for _ in self.members]  # type: ignore[no-untyped-call]
-        for member, batch, stream in zip(self.members, self.batches, streams, strict=True):
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                losses.append(member._step(*batch))
-        for stream in streams:
-            main.wait_stream(stream)
-        return losses
-
-    def __call__(self, batches: list[Batch]) -> Tensor:
-        for held, batch in zip(self.batches, batches, strict=True):
-            for static, tensor in zip(held, batch, strict=True):
-                static.copy_(tensor)
-        self.graph.replay()
-        return self.losses
-
-
-@contextmanager
-def _quiet_compiler() -> Iterator[None]:
-    """What torch's compiler warns of is its own doing (torch 2.11), or a choice that the recipe has made."""
-    with warnings.catch_warnings():
-        for message in _COMPILERS_OWN:
-            warnings.filterwarnings("ignore", message)
-        yield
-
-
-@contextmanager
-def tuned_convolutions() -> Iterator[None]:
-    """Let convolutions try their algorithms once and keep the fastest."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager

@@ -1,0 +1,153 @@
+"""What a policy is made of: choices among operations, sub-policies of stages, a strength. Never imports torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fasteraa.errors import PolicyError
+from fasteraa.ops import find
+
+SIGNS = ("random", "+", "-")
+MOST_PASSES = 8
+Magnitude = float | tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One operation of a stage: drawn with `weight`, then applied with `probability`.
+
+    `magnitude` is a unit number, a range to draw from uniformly, or None where the operation has none. `sign` says
+    how a signed operation gets its direction; it is None for the others.
+    """
+
+    op: str
+    probability: float = 1.0
+    magnitude: Magnitude = None
+    weight: float = 1.0
+    sign: str | None = None
+
+    def __post_init__(self) -> None:
+        row = find(self.op)
+        _check_unit("probability", self.probability, self.op)
+        _check_weight(self.weight, f"op {self.op!r}")
+        numbers = {"probability": tidy(self.probability), "weight": tidy(self.weight)}
+        sign = self.sign or "random" if row.signed else self.sign
+        if sign not in (SIGNS if row.signed else (None,)):
+            known = " or ".join(SIGNS) if row.signed else "absent: the operation has no direction"
+            raise PolicyError(f"sign must be {known}, got {self.sign!r} for op {self.op!r}")
+        self._set(sign=sign, magnitude=self._tidy_magnitude(has_magnitude=row.span is not None), **numbers)
+
+    def _tidy_magnitude(self, has_magnitude: bool) -> Magnitude:
+        if not has_magnitude:
+            return None
+        if self.magnitude is None:
+            raise PolicyError(f"magnitude must be in [0, 1], got none for op {self.op!r}")
+        if not isinstance(self.magnitude, tuple | list):
+            _check_unit("magnitude", self.magnitude, self.op)
+            return tidy(self.magnitude)
+        if len(self.magnitude) != 2:
+            raise PolicyError(f"a range of magnitudes must be [low, high], got {self.magnitude!r} for op {self.op!r}")
+        for end in self.magnitude:
+            _check_unit("magnitude", end, self.op)
+        low, high = map(tidy, self.magnitude)
+        if low > high:
+            raise PolicyError(f"a range of magnitudes must be [low, high], got [{low}, {high}] for op {self.op!r}")
+        return low if low == high else (low, high)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Lowest and highest magnitude."""
+        if self.magnitude is None:
+            return 0.0, 0.0
+        return self.magnitude if isinstance(self.magnitude, tuple) else (self.magnitude, self.magnitude)
+
+
+Stage = tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
+class SubPolicy:
+    """Stages that follow one another, each a set of choices of which one is drawn; itself drawn by `weight`."""
+
+    stages: tuple[Stage, ...]
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_weight(self.weight, "a sub-policy")
+        stages = tuple((stage,) if isinstance(stage, Choice) else tuple(stage) for stage in self.stages)
+        for number, stage in enumerate(stages, 1):
+            if not stage or not sum(choice.weight for choice in stage) > 0:
+                raise PolicyError(f"a stage must hold an operation with a positive weight, stage {number} holds none")
+        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "weight", tidy(self.weight))
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How much of a policy is applied: set after it was found, stored with it, changing none of its operations.
+
+    `passes[i]` is the share of images that pass through i sub-policies, each drawn anew; `magnitude` and
+    `probability` scale every magnitude and probability, which stay at most 1.
+    """
+
+    passes: tuple[float, ...] = (0.0, 1.0)
+    magnitude: float = 1.0
+    probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        passes = tuple(self.passes)
+        if not 1 <= len(passes) <= MOST_PASSES + 1:
+            raise PolicyError(
+                f"passes must give the shares of 0 to {MOST_PASSES} sub-policies, got {len(passes)} of them"
+            )
+        for share in passes:
+            _check_weight(share, "a number of passes")
+        if not sum(passes) > 0:
+            raise PolicyError(f"passes must hold a positive share, got {list(passes)}")
+        for name in ("magnitude", "probability"):
+            scale = getattr(self, name)
+            if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 <= scale < math.inf:
+                raise PolicyError(f"the scale of {name} must be a finite number of at least 0, got {scale!r}")
+            object.__setattr__(self, name, tidy(scale))
+        while len(passes) > 1 and not passes[-1]:
+            passes = passes[:-1]
+        object.__setattr__(self, "passes", tuple(tidy(share / sum(passes)) for share in passes))
+
+    @property
+    def plain(self) -> bool:
+        """One sub-policy, as it stands."""
+        return self == Strength()
+
+    @property
+    def most(self) -> int:
+        """The largest number of sub-policies an image passes through."""
+        return len(self.passes) - 1
+
+
+def tidy(number: float) -> float:
+    """Nine significant digits: enough to bring any float32 back, few enough to be the same on every machine."""
+    return float(f"{number:.9g}")
+
+
+def _check_unit(what: str, number: Any, op: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
+        raise PolicyError(f"{what} must be in [0, 1], got {number!r} for op {op!r}")
+
+
+def _check_weight(weight: Any, where: str) -> None:
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise PolicyError(f"weight must be a finite number of at least 0, got {weight!r} for {where}")
+
+
+def check_colour(what: str, colour: Any) -> tuple[int, int, int]:
+    if not isinstance(colour, list | tuple) or len(colour) != 3:
+        raise PolicyError(f"{what} must be three levels in 0..255, got {colour!r}")
+    if not all(isinstance(level, int) and not isinstance(level, bool) and 0 <= level <= 255 for level in colour):
+        raise PolicyError(f"{what} must be three levels in 0..255, got {colour!r}")
+    return colour[0], colour[1], colour[2]
