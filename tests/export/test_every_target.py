@@ -778,7 +778,7 @@ def test_refusals(tmp_path, monkeypatch):
         report(MIXED, "timm", native=True)
     with pytest.raises(ExportError, match="could not be written: No such file"):
         write(MIXED, "json", tmp_path / "no" / "a.json")
-    for name in [name for name in sys.modules if name.split(".")[0] == "kornia"]:
+    for name in ["kornia", *(name for name in sys.modules if name.startswith("kornia."))]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "fasteraa.export.kornia", raising=False)
     with pytest.raises(ExportError, match=r"needs the package kornia.*pip install 'fasteraa\[kornia\]'"):
@@ -799,9 +799,18 @@ def test_command_line(tmp_path):
     done = run("uniform.json", "--to", "albumentations", "--native", "--out", "tree.json")
     assert done.returncode == 2
     assert done.stderr == (
-        "fasteraa: albumentations --native cannot do the operation 'sample_pairing': export without --native\n"
+        "fasteraa: albumentations --native cannot do the operation 'sample_pairing': export without --native; or leave "
+        "it out: --without sample_pairing\n"
     )
     assert not (tmp_path / "tree.json").exists()
+    done = run("uniform.json", "--to", "dali", "--out", "pipe.py")
+    assert done.stderr == (
+        "fasteraa: dali cannot do the operation 'sample_pairing': there is no second image; or leave it out: --without "
+        "sample_pairing\n"
+    )
+    done = run("uniform.json", "--to", "dali", "--without", "sample_pairing", "--out", "pipe.py")
+    assert done.returncode == 0, done.stderr
+    assert "sample_pairing" not in done.stdout
     done = run("policy.json", "--to", "json", "--out", "copy.json")
     assert json.loads((tmp_path / "copy.json").read_text())["hash"] == MIXED.hash
 

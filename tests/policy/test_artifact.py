@@ -91,6 +91,26 @@ def test_ops_depth_and_discretize():
     assert Policy((SubPolicy(((Choice("invert", 0.0), Choice("flip", 1.0, weight=0)),)),)).ops == []
 
 
+def test_without_some_operations():
+    """What is left of a stage takes the share; a stage of nothing else goes, its sub-policy does nothing then."""
+    both = (Choice("rotate", 0.5, 0.5, 3.0), Choice("sample_pairing", 1.0, 0.5, 1.0))
+    alone = (Choice("sample_pairing", 1.0, (0.0, 1.0)), Choice("invert", 1.0, weight=0.0))
+    policy = Policy((SubPolicy((both, alone)), SubPolicy((alone,), 2.0)), "mine", provenance={"seed": 1})
+    less = policy.without("sample_pairing", "cutout")
+    assert less.sub_policies == (SubPolicy(((both[0],),)), SubPolicy((), 2.0))
+    assert less.ops == ["rotate"]
+    assert less.name == "mine (without sample_pairing)"
+    assert less.provenance == {"seed": 1}
+    assert less.hash != policy.hash
+    assert dict(less.meetings()) == {both[0]: pytest.approx(1 / 3 * 0.5)}
+    assert policy.without("cutout") == policy.without() == policy
+    assert Policy.named("none").without("rotate") == Policy.named("none")
+    with pytest.raises(PolicyError, match="'mine' without rotate, sample_pairing has no operation left"):
+        policy.without("rotate", "sample_pairing")
+    with pytest.raises(FasterAAError, match="did you mean 'rotate'"):
+        policy.without("rotat")
+
+
 def test_describe():
     text = every_op().describe()
     assert text.splitlines()[0].startswith(f"all: 2 sub-policies, up to {len(OPS)} stages, sha256:")

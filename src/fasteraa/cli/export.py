@@ -19,12 +19,16 @@ def export_command(
     native: Annotated[
         bool, typer.Option("--native", help="albumentations: a tree of its own transforms that loads without fasteraa.")
     ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="Leave this operation out: others take its share; may be given several times."),
+    ] = None,
 ) -> None:
     """Write a policy for another library, and say how faithful each operation is."""
     from fasteraa.export import report, write
     from fasteraa.policy.find import find_policy
 
-    found = find_policy(policy)
+    found = find_policy(policy).without(*without or ())
     options = {"native": True} if native else {}
     said = report(found, to, **options)
     write(found, to, out, **options)

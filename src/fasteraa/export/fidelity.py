@@ -62,7 +62,7 @@ _TIMM = (
     "equalize", "contrast", "color", "brightness", "sharpness",
 )  # fmt: skip
 _PILLOW_FILE = unsupported("write its Pillow code into fasteraa/export/_standalone.py")
-_NO_PARTNERS = unsupported("there is no second image: leave sample_pairing out of the search with --ops")
+_NO_PARTNERS = unsupported("there is no second image")
 COVERAGE: dict[str, Coverage] = {
     "torchvision": Coverage({"sample_pairing": POOL}, EXACT),
     "timm": Coverage({**dict.fromkeys(_TIMM, EXACT), "sample_pairing": POOL}, OURS),
@@ -122,7 +122,9 @@ def check(policy: Policy, target: str) -> dict[str, Fidelity]:
     found = {op: fidelity_of(op, target) for op in live(policy).ops}
     for op, fidelity in found.items():
         if fidelity.kind == "unsupported":
-            raise ExportError(f"{target} cannot do the operation {op!r}: {fidelity.note}")
+            raise ExportError(
+                f"{target} cannot do the operation {op!r}: {fidelity.note}; or leave it out: --without {op}"
+            )
     return found
 
 

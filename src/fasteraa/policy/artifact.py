@@ -136,6 +136,24 @@ class Policy:
         )
         return replace(self, sub_policies=tuple(subs), name=f"{self.name} (discretized)")
 
+    def without(self, *ops: str) -> Policy:
+        """Another policy: these operations never happen, and what else a stage may choose takes their share.
+
+        Where a stage knows nothing else it is left out.
+        """
+        for op in ops:
+            find(op)
+        subs = []
+        for sub in self.sub_policies:
+            kept = [tuple(choice for choice in stage if choice.op not in ops) for stage in sub.stages]
+            stages = tuple(stage for stage in kept if sum(choice.weight for choice in stage) > 0)
+            subs.append(replace(sub, stages=stages))
+        if self.depth and not any(sub.stages for sub in subs):
+            raise PolicyError(f"{self.name!r} without {', '.join(ops)} has no operation left")
+        left_out = [op for op in ops if op in self.ops]
+        name = f"{self.name} (without {', '.join(left_out)})" if left_out else self.name
+        return replace(self, sub_policies=tuple(subs), name=name)
+
     # --- reading and writing -----------------------------------------------------------------------------------
 
     def to_json(self) -> str:

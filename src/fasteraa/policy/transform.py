@@ -142,7 +142,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         if self.pool is None:
             raise ImageError(
                 "the policy pairs samples, so a single image needs a partner: give policy.transform(pool=images), "
-                "or augment whole batches"
+                "augment whole batches, or take policy.without('sample_pairing')"
             )
 
     def _partner(self, deed: Deed, image: Image.Image) -> Image.Image:
