@@ -14,12 +14,13 @@ import torch
 import fasteraa
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RunError
+from fasteraa.ops import Span
 from fasteraa.policy import Policy
 from fasteraa.search import SearchConfig
 from fasteraa.search import run as run_module
 from fasteraa.search.config import read_config
 from fasteraa.search.run import choose_backbone, find_device
-from fasteraa.search.step import Step
+from fasteraa.search.step import Step, soft_policy
 
 from .conftest import Stop, StopAfter
 
@@ -50,6 +51,18 @@ def test_large_batches_on_several_threads_repeat_themselves(quick):
     finally:
         torch.set_num_threads(threads)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_any_moment_of_the_trajectory_is_a_policy(tiny, quick, tmp_path):
+    """Halfway through three epochs is what a search of one epoch ends with."""
+    config = replace(quick, spans={"rotate": Span(0, 10, "degree")}, fill=(1, 2, 3), choice_temperature=0.5)
+    result, short = (search(tiny, replace(config, epochs=count), out=tmp_path / str(count)) for count in (3, 1))
+    moments = torch.load(tmp_path / "3" / "checkpoint.pt", weights_only=True)["trajectory"]
+    assert [soft_policy(config, each).freeze().hash for each in (moments[0], moments[-1])] == [
+        result.start.hash, result.policy.hash,
+    ]  # fmt: skip
+    assert result.halfway.hash == short.policy.hash
+    assert short.halfway is None
 
 
 def test_the_result_and_the_folder(tiny, quick, tmp_path):

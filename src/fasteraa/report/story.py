@@ -17,10 +17,10 @@ from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.evaluate.compare import Comparison
 from fasteraa.ops import select
 from fasteraa.policy.artifact import Policy
-from fasteraa.policy.soft import SoftPolicy
 from fasteraa.report.comparison import read_comparison
 from fasteraa.search.config import SearchConfig, make_config, read_config
 from fasteraa.search.folder import RunFolder
+from fasteraa.search.step import soft_policy
 
 METRICS = ("distance", "penalty", "class_loss", "policy_class_loss", "change", "from_start", "seconds")
 SEARCHING, CALIBRATING, EARLY, FINISHED = "searching", "calibrating", "ended early", "finished"
@@ -59,7 +59,7 @@ def read_story(path: Path, comparison: Path | None = None) -> Story:
     start, policy, found = (_policy(file) for file in (folder.start, folder.policy, folder.found))
     trajectory = _trajectory(folder, config)
     if config is not None and trajectory is not None and policy is None:
-        found = _as_found(config, trajectory[-1])
+        found = soft_policy(config, trajectory[-1]).freeze("what the search has so far")
     beside = path if comparison is None else comparison
     if comparison is not None and not (comparison / "comparison.json").is_file():
         raise RunError(f"the folder {str(comparison)!r} holds no comparison.json (--comparison): see fasteraa compare")
@@ -192,18 +192,3 @@ def _masses(config: SearchConfig, trajectory: Tensor) -> dict[str, tuple[float, 
     applied = (shares * trajectory[:, 1].clamp(0, 1)).mean((1, 2))
     columns = applied.T.tolist()
     return {row.name: tuple(column) for row, column in zip(select(config.ops), columns, strict=True)}
-
-
-def _as_found(config: SearchConfig, parameters: Tensor) -> Policy:
-    soft = SoftPolicy(
-        config.sub_policies,
-        config.operation_count,
-        config.ops,
-        choice_temperature=config.choice_temperature,
-        spans=config.spans,
-        fill=config.fill,
-    )
-    with torch.no_grad():
-        for parameter, value in zip((soft.choice, soft.probability, soft.magnitude), parameters, strict=True):
-            parameter.copy_(value)
-    return soft.freeze("what the search has so far")

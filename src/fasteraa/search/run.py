@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import platform
@@ -20,13 +19,12 @@ from fasteraa.data import ImageSet, load
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistics, make_primitive
 from fasteraa.policy.artifact import Policy
-from fasteraa.policy.soft import SoftPolicy
 from fasteraa.search.config import SearchConfig, settled, to_settings
 from fasteraa.search.fast import load_optimiser, make_step
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, signals
 from fasteraa.search.progress import Epoch, Progress, Silent
-from fasteraa.search.step import METRICS, Normalise
+from fasteraa.search.step import METRICS, Normalise, soft_policy
 
 _WORK_PER_SAVE = 20  # seconds of searching between checkpoints, for each second that one takes
 
@@ -168,17 +166,7 @@ class Run:
         self.data, self.device, self.folder, self.progress = data, device, folder, progress
         self.backbone = choose_backbone(config.backbone, min(data.size), device)
         self.generator = Generator(device).manual_seed(config.seed)
-        self.policy = SoftPolicy(
-            config.sub_policies,
-            config.operation_count,
-            config.ops,
-            choice_temperature=config.choice_temperature,
-            gate_temperature=config.gate_temperature,
-            chunk_size=config.chunk_size,
-            spans=config.spans,
-            fill=config.fill,
-            generator=Generator().manual_seed(config.seed),
-        )
+        self.policy = soft_policy(config)
         self.start = self.policy.freeze("start", {"seed": config.seed})
         self.policy = self.policy.to(device)
         labels = data.labels if data.masks is None else data.masks
@@ -287,12 +275,7 @@ class Run:
         half = self.epoch // 2
         if not 0 < half < self.epoch:
             return None
-        soft = copy.deepcopy(self.policy).cpu()
-        with torch.no_grad():
-            for parameter, value in zip(
-                (soft.choice, soft.probability, soft.magnitude), self.trajectory[half], strict=True
-            ):
-                parameter.copy_(value)
+        soft = soft_policy(self.config, self.trajectory[half])
         return soft.freeze(f"after {half} epochs", {"seed": self.config.seed, "epochs": half})
 
     # --- state -------------------------------------------------------------------------------------------------

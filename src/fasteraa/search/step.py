@@ -58,6 +58,26 @@ def adam(parameters: Iterable[nn.Parameter], config: SearchConfig) -> Adam:
     return Adam(parameters, config.learning_rate, (config.beta1, config.beta2))
 
 
+def soft_policy(config: SearchConfig, parameters: Tensor | None = None) -> SoftPolicy:
+    """What a search begins with; or, given (3, L, K, N) of its trajectory, what it had then."""
+    policy = SoftPolicy(
+        config.sub_policies,
+        config.operation_count,
+        config.ops,
+        choice_temperature=config.choice_temperature,
+        gate_temperature=config.gate_temperature,
+        chunk_size=config.chunk_size,
+        spans=config.spans,
+        fill=config.fill,
+        generator=Generator().manual_seed(config.seed),
+    )
+    if parameters is not None:
+        with torch.no_grad():
+            for own, value in zip((policy.choice, policy.probability, policy.magnitude), parameters, strict=True):
+                own.copy_(value)
+    return policy
+
+
 class Step:
     """Algorithm 2: the critic learns to tell augmented images from originals, the policy makes that harder.
 
