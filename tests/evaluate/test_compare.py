@@ -373,6 +373,11 @@ def test_search_cost_is_the_mean_of_what_was_found(quick):
     assert Contender("none", (named("none"),)).search_seconds is None
 
 
+def test_search_cost_is_that_of_calibration_too():
+    known = {"seconds": 10.0, "calibration": {"seconds": 90.5}}
+    assert Contender("found", (replace(named("uniform"), provenance=known),)).search_seconds == 100.5
+
+
 def test_compare_from_python(tmp_path, quick, data):
     said = []
     found = compare(data, "none,random", out=tmp_path, seeds=2, recipe=quick, jobs=1, device="cpu", say=said.append)

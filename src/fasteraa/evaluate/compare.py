@@ -47,9 +47,14 @@ class Contender:
 
     @property
     def search_seconds(self) -> float | None:
-        """What finding one of them took, if they were found."""
-        found = [policy.provenance["seconds"] for policy in self.policies if "seconds" in policy.provenance]
+        """What finding one of them took, calibration and all, if they were found."""
+        found = [_seconds_of(policy.provenance) for policy in self.policies if "seconds" in policy.provenance]
         return sum(found) / len(found) if found else None
+
+
+def _seconds_of(provenance: Mapping[str, Any]) -> float:
+    """Of a search and, where it ended with one, of its calibration."""
+    return float(provenance["seconds"]) + float(provenance.get("calibration", {}).get("seconds", 0.0))
 
 
 @dataclass(frozen=True)
