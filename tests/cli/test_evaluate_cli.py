@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fasteraa.policy.named import named
 
@@ -49,6 +50,23 @@ def test_evaluate_random_is_the_cell_of_compare(fasteraa, source, tmp_path):
     fasteraa("evaluate", source, "-p", "random", "--seed", 2, "--out", tmp_path / "out", *QUICK)
     (file,) = (tmp_path / "out" / "cells").iterdir()
     assert json.loads(file.read_text())["policy"]["hash"] == named("random", seed=2).hash
+
+
+def test_images_that_cannot_be_read_are_named(fasteraa, tmp_path):
+    for number in range(40):
+        folder = tmp_path / "photos" / ("train" if number < 20 else "test") / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 99, 0)).save(folder / f"{number}.png")
+    bad = tmp_path / "photos" / "test" / "1" / "bad.png"
+    bad.write_bytes(b"no image")
+    arguments = ("compare", tmp_path / "photos", "-p", "none", "--seeds", 1, "--jobs", 1, *QUICK)
+    code, text, _ = fasteraa(*arguments, "--out", tmp_path / "out")
+    assert code == 0
+    assert text.count(f"left out, could not be read: {bad} (not an image") == 1
+    bad.rename(tmp_path / "photos" / "train" / "1" / "bad.png")  # of a set that is split, both parts tell
+    code, text, _ = fasteraa(*arguments, "--out", tmp_path / "out", "--held-out", 0.5)
+    assert code == 0
+    assert text.count("left out, could not be read:") == 1
 
 
 def test_per_op(fasteraa, source, tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fasteraa.data import ImageSet
 from fasteraa.data.decode import Look
 from fasteraa.data.gather import Wanted, gather, probe_size
 from fasteraa.data.load import as_size, check_not_empty
@@ -39,6 +40,13 @@ class Arena:
     def device_name(self) -> str:
         place = find_device(self.device)
         return torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+
+    @property
+    def broken(self) -> list[str]:
+        """Which images are left out, and why; of sets that stay in their files it is not known before training."""
+        sets = [each for each in (self.data, self.held_out) if isinstance(each, ImageSet)]
+        found = dict.fromkeys(each for data in sets for each in data.broken)  # parts of one set tell the same
+        return [f"{each.path} ({each.reason})" for each in found]
 
 
 def open_arena(

@@ -385,6 +385,8 @@ def compare(
     """
     until = end_of(max_minutes)
     arena = open_arena(source, Path(out), device=device, **data)
+    for each in arena.broken:
+        say(f"left out, could not be read: {each}")
     contenders = parse_contenders(policies, seeds)
     recipe = recipe or choose_recipe(arena.data, device, network)
     run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)

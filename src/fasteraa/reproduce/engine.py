@@ -290,7 +290,7 @@ class _Made:
         split = known.split if source == known.source else "train"
         if split != known.split:
             self._remark(f"{source} stands in for {known.source} with its split train, not {known.split}")
-        return open_arena(
+        arena = open_arena(
             source,
             self.setting.out,
             device=self.setting.device,
@@ -299,6 +299,9 @@ class _Made:
             size=None if self.setting.quick else known.size,
             subset=self._at_most(self.setting.subset or known.subset, known.source, split, "trained on"),
         )
+        for each in arena.broken:
+            self._remark(f"left out, could not be read: {each}")
+        return arena
 
     def _at_most(self, images: int | None, name: str, split: str, deed: str) -> int | None:
         """So many images, or None where a source that stands in has no more than that."""
