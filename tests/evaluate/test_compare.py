@@ -326,6 +326,27 @@ def test_unknown_classes_of_test_images_are_named(tmp_path):
         _test_listing(source, train.classes)
 
 
+def test_the_held_out_share_is_told_as_it_came_out(tmp_path):
+    x, y = np.zeros((50, 8, 8, 3), np.uint8), np.arange(50) % 10
+    arena = open_arena((x, y), tmp_path, device="cpu", held_out=0.001)
+    assert (len(arena.held_out), arena.held_out_from) == (10, "20% of the training images")
+    x, y = np.zeros((400, 8, 8, 3), np.uint8), np.arange(400) % 2
+    assert open_arena((x, y), tmp_path, device="cpu", held_out=0.005).held_out_from == "0.5% of the training images"
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([0] * 10, "needs two classes; pictures has one"),
+        ([0] * 5 + [1] * 5 + [2], "a class needs two images; pictures has one of '2'"),
+    ],
+)
+def test_classes_that_cannot_be_told_apart_or_held_out(tmp_path, labels, words):
+    np.savez(tmp_path / "pictures.npz", x_train=np.zeros((len(labels), 8, 8, 3), np.uint8), y_train=labels)
+    with pytest.raises(DataError, match=words):
+        open_arena(str(tmp_path / "pictures.npz"), tmp_path, device="cpu")
+
+
 def test_wrong_data_settings(tmp_path):
     x, y = arrays(20, "ab")
     source = save(tmp_path / "d.npz", images=x, labels=y)

@@ -80,11 +80,23 @@ def open_arena(
     side = as_size(size) or probe_size(train, Look())
     fits = fits_memory((subset or len(train)) + (len(test) if test else 0), side)
     data = _images(train, opened.name, side, fits, subset, seed)
+    if len(np.unique(data.labels.numpy())) < 2:
+        raise DataError(f"policies are compared by training classifiers, which needs two classes; {opened.name} has one")
     if test is not None:
         return Arena(data, _images(test, opened.name, side, fits), "test images", folder, device)
-    share = HELD_OUT if held_out is None else held_out
-    rest, part = data.split(1 - share, seed)
-    return Arena(rest, part, f"{share:.0%} of the training images", folder, device)
+    rest, part = _held_out(data, HELD_OUT if held_out is None else held_out, seed)
+    share = 100 * len(part) / len(data)  # every class is in it, so it may be more than was asked for
+    return Arena(rest, part, f"{share:.3g}% of the training images", folder, device)
+
+
+def _held_out(data: Images, share: float, seed: int) -> tuple[Images, Images]:
+    counts = np.bincount(data.labels.numpy(), minlength=len(data.classes))
+    if alone := [data.classes[place] for place in np.flatnonzero(counts == 1)]:
+        raise DataError(
+            f"a part of the training images is held out, for which a class needs two images; {data.name} has one of "
+            f"{', '.join(map(repr, alone[:5]))}: add some, remove the class, or bring test images"
+        )
+    return data.split(1 - share, seed)
 
 
 def open_folder(folder: Path) -> None:
