@@ -21,6 +21,7 @@ from fasteraa.evaluate.compare import (
     choose_recipe,
     compare,
     end_of,
+    make_cell,
     parse_contenders,
     read_cell,
     run_cells,
@@ -117,6 +118,15 @@ def test_cutout_follows_every_policy_but_none(quick):
     assert [cell.policy.name for cell in (none, cutout, uniform)] == ["none", "none", "uniform"]
     (without,) = cells_of(parse_contenders("cutout", 1), quick, [0])
     assert without.policy == named("cutout")  # no cutout of the recipe's own: the policy of that name
+
+
+def test_a_policy_is_not_taken_for_another_by_its_name(quick):
+    recipe = replace(quick, cutout=4)
+    for name in ("none", "cutout"):
+        cell = make_cell("mine", replace(named("uniform"), name=name), recipe, 0)
+        assert (cell.policy.hash, cell.recipe.cutout) == (named("uniform").hash, 4)
+    cell = make_cell("mine", replace(named("none"), name="found on photos"), recipe, 0)
+    assert cell.recipe.cutout == 0
 
 
 def test_seed_by_seed():

@@ -146,10 +146,10 @@ def cells_of(contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequen
 
 
 def make_cell(label: str, policy: Policy, recipe: TrainRecipe, seed: int) -> Cell:
-    """The recipe's cutout follows every policy but `none`; `cutout` is that alone."""
-    if policy.name == "none":
+    """The recipe's cutout follows every policy but `none`; `cutout` is that alone. What they do counts, not a name."""
+    if policy.hash == named("none").hash:
         recipe = replace(recipe, cutout=0)
-    elif policy.name == "cutout" and recipe.cutout:
+    elif recipe.cutout and policy.hash == named("cutout").hash:
         policy = named("none")
     return Cell(label, policy, recipe, seed)
 
