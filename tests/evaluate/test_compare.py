@@ -91,6 +91,13 @@ def test_random_is_a_new_policy_for_every_seed(quick):
     assert hashes[2] == named("random", seed=2).hash
 
 
+def test_a_yardstick_is_found_however_it_is_spelt():
+    text = "None,TrivialAugment-Wide,none=none"
+    with pytest.raises(ConfigError, match="'none' was given twice"):
+        parse_contenders(text, 1)
+    assert [each.label for each in parse_contenders("None,TrivialAugment-Wide", 1)] == ["none", "trivialaugment-wide"]
+
+
 def test_a_file_with_an_equals_sign_in_its_name_is_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named("uniform").save(tmp_path / "lr=0.1.json")
@@ -104,6 +111,8 @@ def test_a_file_with_an_equals_sign_in_its_name_is_a_file(tmp_path, monkeypatch)
         ("none,none", ConfigError, "'none' was given twice; name one of them"),
         ("nothing", PolicyError, "no known policy of that name: 'nothing'"),
         ("a=none+nothing", PolicyError, "no known policy of that name: 'nothing'"),
+        ("none,=uniform", ConfigError, "a row needs a label before the equals sign, got '=uniform'"),
+        ("none=uniform", ConfigError, "'none' is what others are compared with, not a label for another policy"),
     ],
 )
 def test_wrong_policies(text, error, words):

@@ -130,10 +130,22 @@ def parse_contenders(text: str, seeds: int) -> list[Contender]:
 def _contender(text: str, seeds: int) -> Contender:
     label, equals, paths = text.partition("=")
     if equals and "(" not in label and not Path(text).exists():
-        return Contender(label.strip(), tuple(find_policy(path.strip()) for path in paths.split("+")))
+        found = Contender(label.strip(), tuple(find_policy(path.strip()) for path in paths.split("+")))
+        _check_label(found, text)
+        return found
     if text.lower() == "random":  # a new one for every seed: one alone says little about the rest
         return Contender("random", tuple(named("random", seed=seed) for seed in range(seeds)))
-    return Contender(text, (find_policy(text),))
+    found = find_policy(text)
+    return Contender(found.name if found.name == text.lower() else text, (found,))  # a name has one spelling
+
+
+def _check_label(contender: Contender, text: str) -> None:
+    """Rows are compared with those of the yardsticks, which are found by their labels."""
+    label = contender.label
+    if not label:
+        raise ConfigError(f"a row needs a label before the equals sign, got {text!r}")
+    if label in YARDSTICKS and any(policy.hash != named(label).hash for policy in contender.policies):
+        raise ConfigError(f"{label!r} is what others are compared with, not a label for another policy, got {text!r}")
 
 
 def cells_of(contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequence[int]) -> list[Cell]:
