@@ -89,6 +89,14 @@ def test_standings():
     assert "| x | 1.50 | 2 | 1 / 1 |" in to_markdown(result)
 
 
+def test_equal_errors_share_a_rank_whatever_their_order():
+    line = replace(TABLES["quality"].lines[0], data="a")
+    errors = {"none": (12.3, 14.7, 12.1), "x": (12.1, 12.3, 14.7)}  # whose sums differ in the last digit
+    rows = tuple(Found(replace(line, label=label), dict(enumerate(found)), "") for label, found in errors.items())
+    result = Reproduction(TABLES["quality"], rows, 3, False, (), ())
+    assert [standing.rank for standing in standings(result, ("none",))] == [1.5, 1.5]
+
+
 def test_calibrated_searches_share_the_search(shared):
     """Lines with and without calibration have one search, and its policy stays beside the calibrated one."""
     quick("quality", shared)

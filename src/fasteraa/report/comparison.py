@@ -61,7 +61,8 @@ def _ranking(comparison: Comparison) -> str:
     best = ranked[0]
     if len(ranked) == 1:
         return f"{best.label}: {interval(best.error)}% errors."
-    parts = [f"Lowest error: {best.label} with {interval(best.error)}%."]
+    lowest = [row for row in ranked if math.isclose(row.error.mean, best.error.mean)]
+    parts = [f"Lowest error: {', '.join(f'{row.label} with {interval(row.error)}%' for row in lowest)}."]
     for name in YARDSTICKS:
         ahead, behind = ([r.label for r in ranked if _clear(r, name, sign)] for sign in (-1, 1))
         if any(row.label == name for row in ranked):
