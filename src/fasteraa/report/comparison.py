@@ -13,7 +13,7 @@ from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
 from fasteraa.evaluate.harm import OpHarm, SubPolicyHarm
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import Estimate
+from fasteraa.evaluate.statistics import Estimate, in_words
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.words import describe_sub_policy
 from fasteraa.search.folder import RunFolder
@@ -41,11 +41,7 @@ def difference(found: Estimate | None) -> str:
     if found is None:
         return "-"
     spread = f" ± {found.half:.2f}" if math.isfinite(found.half) else ""
-    return f"{found.mean:+.2f}{spread}" + ("" if found.p is None else f" (p {_p(found.p)})")
-
-
-def _p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    return f"{found.mean:+.2f}{spread}" + ("" if found.p is None else f" ({in_words(found.p)})")
 
 
 def sentence(comparison: Comparison) -> str:
