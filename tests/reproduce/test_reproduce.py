@@ -306,6 +306,18 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
     assert "Networks were trained on 20 images." in to_markdown(fewer)
 
 
+def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
+    real = engine.find_recipe
+    monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
+    train = load(None, subset=60, size=8)
+    np.savez(tmp_path / "train.npz", x_train=train.images.numpy(), y_train=train.labels.numpy())
+    result = reproduce(
+        "cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": str(tmp_path / "train.npz")},
+        device="cpu", jobs=1, say=str,
+    )  # fmt: skip
+    assert "train.npz has no test images: errors are those on 20% of the training images." in to_markdown(result)
+
+
 def test_missing_data_is_an_error_or_a_remark(tmp_path):
     with pytest.raises(DataError, match="imagenet is not at"):
         reproduce("imagenet", tmp_path / "out", data_root=tmp_path, seeds=1, device="cpu", say=str)

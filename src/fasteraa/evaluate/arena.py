@@ -23,6 +23,7 @@ from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
 HELD_OUT = 0.2  # of the training images, where a source has no other ones
+TEST_IMAGES = "test images"  # what errors are measured on, in words
 MEMORY_SHARE = 0.5  # of this machine's memory: decoded images that need more stay in their files
 
 
@@ -83,7 +84,7 @@ def open_arena(
     if len(np.unique(data.labels.numpy())) < 2:
         raise DataError(f"policies are compared by training classifiers, which needs two classes; {opened.name} has one")
     if test is not None:
-        return Arena(data, _images(test, opened.name, side, fits), "test images", folder, device)
+        return Arena(data, _images(test, opened.name, side, fits), TEST_IMAGES, folder, device)
     rest, part = _held_out(data, HELD_OUT if held_out is None else held_out, seed)
     share = 100 * len(part) / len(data)  # every class is in it, so it may be more than was asked for
     return Arena(rest, part, f"{share:.3g}% of the training images", folder, device)

@@ -74,7 +74,7 @@ def caption(result: Reproduction) -> str:
         + ("." if not result.devices else f"; {', '.join(result.devices)}.")
     )
     if result.table.unit.startswith("error"):
-        words.append("Errors are those after the last epoch on the test images.")
+        words.append("Errors are those after the last epoch on the test images, where nothing else is said.")
     if result.table.ranked:
         words.append("Differences are in points, paired by seed.")
     return " ".join(words)
