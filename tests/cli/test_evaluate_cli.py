@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fasteraa.evaluate.trainer import Group
 from fasteraa.policy.named import named
 
 
@@ -79,6 +80,33 @@ def test_per_op(fasteraa, source, tmp_path):
     page = (out / "per_op.md").read_text()
     assert page.count("\n| sharpness |") == 1
     assert page.count("\n| flip |") == 1
+
+
+def test_per_op_keeps_to_the_time_limit_and_ends_with_a_signal(fasteraa, source, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    arguments = ("compare", source, "-p", "uniform", "--seeds", 1, "--out", out, "--per-op", "--jobs", 1, *QUICK)
+    code, text, _ = fasteraa(*arguments, "--max-minutes", 0)
+    assert code == 0
+    assert "per operation: time is up, nothing was measured; give the same command again to go on" in text
+    assert not (out / "per_op.md").exists()
+    code, text, _ = fasteraa("evaluate", source, "-p", "uniform", "--out", out, *QUICK)
+    assert code == 0
+
+    def one_epoch(group):
+        group.epoch += 1
+        signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Group, "one_epoch", one_epoch)
+        code, text, error = fasteraa(*arguments)
+    assert code == 128 + signal.SIGTERM
+    assert error.startswith("fasteraa: stopped while a network was trained that judges operations")
+    assert "1 of 1 runs are there already" in text
+    (checkpoint,) = (out / "cells").glob("none-0-*.pt")
+    checkpoint.unlink()  # of an epoch that was none
+    code, text, _ = fasteraa(*arguments)
+    assert code == 0
+    assert (out / "per_op.md").exists()
 
 
 def test_a_run_that_diverges_is_named_and_the_others_are_kept(fasteraa, source, tmp_path, monkeypatch):
