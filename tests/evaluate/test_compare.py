@@ -356,7 +356,7 @@ def test_the_held_out_share_is_told_as_it_came_out(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([0] * 10, "needs two classes; pictures has one"),
+        ([0] * 10, "that needs two classes; pictures has one"),
         ([0] * 5 + [1] * 5 + [2], "a class needs two images; pictures has one of '2'"),
     ],
 )

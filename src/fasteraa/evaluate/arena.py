@@ -82,7 +82,7 @@ def open_arena(
     fits = fits_memory((subset or len(train)) + (len(test) if test else 0), side)
     data = _images(train, opened.name, side, fits, subset, seed)
     if len(np.unique(data.labels.numpy())) < 2:
-        raise DataError(f"policies are compared by training classifiers, which needs two classes; {opened.name} has one")
+        raise DataError(f"policies are compared by training classifiers, that needs two classes; {opened.name} has one")
     if test is not None:
         return Arena(data, _images(test, opened.name, side, fits), TEST_IMAGES, folder, device)
     rest, part = _held_out(data, HELD_OUT if held_out is None else held_out, seed)

@@ -135,8 +135,8 @@ def _contender(text: str, seeds: int) -> Contender:
         return found
     if text.lower() == "random":  # a new one for every seed: one alone says little about the rest
         return Contender("random", tuple(named("random", seed=seed) for seed in range(seeds)))
-    found = find_policy(text)
-    return Contender(found.name if found.name == text.lower() else text, (found,))  # a name has one spelling
+    policy = find_policy(text)
+    return Contender(policy.name if policy.name == text.lower() else text, (policy,))  # a name has one spelling
 
 
 def _check_label(contender: Contender, text: str) -> None:
