@@ -213,7 +213,8 @@ def test_only_some_lines(tmp_path):
     result, _ = quick("cifar10", tmp_path, only="WRN-40-2")
     run = {found.line.network for found in result.found if found.values}
     assert run == {"wrn-40-2"}
-    assert sum(found.remark.endswith("not run") for found in result.found) == 20
+    assert sum(found.remark.endswith("not asked for") for found in result.found) == 20  # they may have been run before
+    assert "0 not at all. 20 more were not asked for (--only)" in to_markdown(result)
     with pytest.raises(ConfigError, match="no line of cifar10 that can be run has 'wrn' and 'PBA'"):
         quick("cifar10", tmp_path, only=["wrn", "PBA"])
 

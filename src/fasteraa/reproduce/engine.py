@@ -356,11 +356,13 @@ class _Made:
         words = [line.note] if line.note else []
         if line.policy is None:
             words.append("quoted by the paper; no policy of it here")
+        elif place not in self.chosen:
+            words.append("not asked for")
         elif not values:
             words.append("not run")
         elif len(values) < self.setting.seeds:
             words.append(f"{len(values)} of {self.setting.seeds} runs")
-        return Found(line, values, "; ".join(words))
+        return Found(line, values, "; ".join(words), line.policy is None or place in self.chosen)
 
 
 def _with(lines: Mapping[int, Line], part: str) -> dict[int, Line]:

@@ -16,6 +16,7 @@ class Found:
     line: Line
     values: Mapping[int, float]  # seed -> measured
     remark: str  # why there is no number of ours, or fewer than planned
+    asked_for: bool = True  # False where `only` left it out: it may have been run before
 
     @property
     def ours(self) -> Estimate | None:
