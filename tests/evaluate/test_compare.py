@@ -30,6 +30,7 @@ from fasteraa.evaluate.compare import (
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Diverged, Trained
 from fasteraa.policy.named import named
+from fasteraa.report.comparison import publish, read_comparison
 
 compare_module = importlib.import_module("fasteraa.evaluate.compare")  # the room exports a function of that name
 
@@ -416,6 +417,20 @@ def test_search_cost_is_the_mean_of_what_was_found(quick):
 def test_search_cost_is_that_of_calibration_too():
     known = {"seconds": 10.0, "calibration": {"seconds": 90.5}}
     assert Contender("found", (replace(named("uniform"), provenance=known),)).search_seconds == 100.5
+
+
+def test_a_policy_found_on_the_images_held_out_is_named(arena, quick, calls, data, tmp_path):
+    found = replace(named("uniform"), provenance={"data": {"name": data.name}})
+    elsewhere = replace(named("cutout"), provenance={"data": {"name": "other photos"}})
+    strange = replace(named("random"), provenance={"data": "planted"})
+    contenders = [Contender(label, (policy,)) for label, policy in (("a", found), ("b", elsewhere), ("c", strange))]
+    for place, seen in ((arena, ()), (replace(arena, held_out_from="20% of the training images"), ("a",))):
+        run_cells(place, cells_of(contenders, quick, [0]), 1, str)
+        table = tabulate(place, contenders, quick, [0])
+        assert table.seen == seen
+        publish(table, tmp_path)
+        assert read_comparison(tmp_path / "comparison.json") == table
+        assert ("which flatters: a." in (tmp_path / "comparison.md").read_text()) == bool(seen)
 
 
 def test_compare_from_python(tmp_path, quick, data):

@@ -316,7 +316,10 @@ def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
         "cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": str(tmp_path / "train.npz")},
         device="cpu", jobs=1, say=str,
     )  # fmt: skip
-    assert "train.npz has no test images: errors are those on 20% of the training images." in to_markdown(result)
+    assert (
+        "train.npz has no test images: errors are those on 20% of the training images, which searches saw."
+        in to_markdown(result)
+    )
 
 
 def test_missing_data_is_an_error_or_a_remark(tmp_path):

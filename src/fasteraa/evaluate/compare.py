@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
-from fasteraa.evaluate.arena import Arena, open_arena
+from fasteraa.evaluate.arena import TEST_IMAGES, Arena, open_arena
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
@@ -105,6 +105,7 @@ class Comparison:
     rows: tuple[Row, ...]
     missing: int  # cells that have not been run
     diverged: tuple[str, ...] = ()  # cells that came to nothing, and why
+    seen: tuple[str, ...] = ()  # rows whose policy was found on images that errors are measured on
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `comparison.json` holds them."""
@@ -356,7 +357,16 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
         tuple(rows),
         missing,
         tuple(diverged),
+        tuple(each.label for each in contenders if records[each.label] and _has_seen(each, arena)),
     )
+
+
+def _has_seen(contender: Contender, arena: Arena) -> bool:
+    """A search takes all training images, so those that are held out of them here, too."""
+    if arena.held_out_from == TEST_IMAGES:
+        return False
+    found_on = [policy.provenance.get("data") for policy in contender.policies]
+    return any(isinstance(each, Mapping) and each.get("name") == arena.data.name for each in found_on)
 
 
 def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[str, dict[int, float]]) -> Row:

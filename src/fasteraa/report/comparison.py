@@ -45,9 +45,18 @@ def difference(found: Estimate | None) -> str:
 
 
 def sentence(comparison: Comparison) -> str:
-    """What the table says, whichever way it went, and which runs its means are without."""
+    """What the table says, whichever way it went, which runs its means are without, and whom to trust less."""
     lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
-    return _ranking(comparison) + lost
+    return _ranking(comparison) + lost + _seen(comparison.seen)
+
+
+def _seen(labels: Sequence[str]) -> str:
+    if not labels:
+        return ""
+    return (
+        " The search saw the images that are held out here (unless it had others of this name), which flatters: "
+        f"{', '.join(labels)}."
+    )
 
 
 def _ranking(comparison: Comparison) -> str:
@@ -117,8 +126,8 @@ def read_comparison(path: Path) -> Comparison:
         recipe = TrainRecipe(**content["recipe"])
         rows = tuple(_row(row) for row in content["rows"])
         facts = {name: kind(content[name]) for name, kind in _FACTS.items()}
-        diverged = tuple(map(str, content.get("diverged", ())))
-        return Comparison(recipe=recipe, rows=rows, diverged=diverged, **facts)
+        diverged, seen = (tuple(map(str, content.get(name, ()))) for name in ("diverged", "seen"))
+        return Comparison(recipe=recipe, rows=rows, diverged=diverged, seen=seen, **facts)
     except OSError as error:
         raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FasterAAError) as error:

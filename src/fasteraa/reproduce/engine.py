@@ -300,7 +300,7 @@ class _Made:
             subset=self._at_most(self.setting.subset or known.subset, known.source, split, "trained on"),
         )
         if arena.held_out_from != TEST_IMAGES:
-            self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}")
+            self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
         for each in arena.broken:
             self._remark(f"left out, could not be read: {each}")
         return arena
