@@ -9,7 +9,9 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from fasteraa.evaluate.trainer import Group
 from fasteraa.policy.named import named
 
 
@@ -51,6 +53,23 @@ def test_evaluate_random_is_the_cell_of_compare(fasteraa, source, tmp_path):
     assert json.loads(file.read_text())["policy"]["hash"] == named("random", seed=2).hash
 
 
+def test_images_that_cannot_be_read_are_named(fasteraa, tmp_path):
+    for number in range(40):
+        folder = tmp_path / "photos" / ("train" if number < 20 else "test") / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 99, 0)).save(folder / f"{number}.png")
+    bad = tmp_path / "photos" / "test" / "1" / "bad.png"
+    bad.write_bytes(b"no image")
+    arguments = ("compare", tmp_path / "photos", "-p", "none", "--seeds", 1, "--jobs", 1, *QUICK)
+    code, text, _ = fasteraa(*arguments, "--out", tmp_path / "out")
+    assert code == 0
+    assert text.count(f"left out, could not be read: {bad} (not an image") == 1
+    bad.rename(tmp_path / "photos" / "train" / "1" / "bad.png")  # of a set that is split, both parts tell
+    code, text, _ = fasteraa(*arguments, "--out", tmp_path / "out", "--held-out", 0.5)
+    assert code == 0
+    assert text.count("left out, could not be read:") == 1
+
+
 def test_per_op(fasteraa, source, tmp_path):
     out = tmp_path / "out"
     code, text, _ = fasteraa(
@@ -61,6 +80,33 @@ def test_per_op(fasteraa, source, tmp_path):
     page = (out / "per_op.md").read_text()
     assert page.count("\n| sharpness |") == 1
     assert page.count("\n| flip |") == 1
+
+
+def test_per_op_keeps_to_the_time_limit_and_ends_with_a_signal(fasteraa, source, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    arguments = ("compare", source, "-p", "uniform", "--seeds", 1, "--out", out, "--per-op", "--jobs", 1, *QUICK)
+    code, text, _ = fasteraa(*arguments, "--max-minutes", 0)
+    assert code == 0
+    assert "per operation: time is up, nothing was measured; give the same command again to go on" in text
+    assert not (out / "per_op.md").exists()
+    code, text, _ = fasteraa("evaluate", source, "-p", "uniform", "--out", out, *QUICK)
+    assert code == 0
+
+    def one_epoch(group):
+        group.epoch += 1
+        signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Group, "one_epoch", one_epoch)
+        code, text, error = fasteraa(*arguments)
+    assert code == 128 + signal.SIGTERM
+    assert error.startswith("fasteraa: stopped while a network was trained that judges operations")
+    assert "1 of 1 runs are there already" in text
+    (checkpoint,) = (out / "cells").glob("none-0-*.pt")
+    checkpoint.unlink()  # of an epoch that was none
+    code, text, _ = fasteraa(*arguments)
+    assert code == 0
+    assert (out / "per_op.md").exists()
 
 
 def test_a_run_that_diverges_is_named_and_the_others_are_kept(fasteraa, source, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from fasteraa.evaluate.candidates import Expected
 from fasteraa.evaluate.compare import run_group
 from fasteraa.evaluate.plan import Plan, Round, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
+from fasteraa.evaluate.statistics import in_words
 from fasteraa.evaluate.trainer import Training
 from fasteraa.evaluate.verdict import better_half, choose, estimates
 from fasteraa.policy import Choice, Policy, SubPolicy
@@ -54,7 +55,7 @@ def test_planted_truth(tmp_path):
     assert found.recipe.epochs == 12
     assert len(found.chosen.errors) == found.folds == 3
     assert found.against("inverted").significant
-    assert "clearly behind" in found.sentence()
+    assert f"clearly behind ({in_words(found.against('inverted').p)})" in found.sentence()
     policy = found.policy(WORST)
     table = policy.provenance["calibration"]["table"]
     assert [row["candidate"] for row in table] == ["none", "inverted"]

@@ -21,6 +21,7 @@ from fasteraa.evaluate.compare import (
     choose_recipe,
     compare,
     end_of,
+    make_cell,
     parse_contenders,
     read_cell,
     run_cells,
@@ -29,6 +30,7 @@ from fasteraa.evaluate.compare import (
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Diverged, Trained
 from fasteraa.policy.named import named
+from fasteraa.report.comparison import publish, read_comparison
 
 compare_module = importlib.import_module("fasteraa.evaluate.compare")  # the room exports a function of that name
 
@@ -90,6 +92,13 @@ def test_random_is_a_new_policy_for_every_seed(quick):
     assert hashes[2] == named("random", seed=2).hash
 
 
+def test_a_yardstick_is_found_however_it_is_spelt():
+    text = "None,TrivialAugment-Wide,none=none"
+    with pytest.raises(ConfigError, match="'none' was given twice"):
+        parse_contenders(text, 1)
+    assert [each.label for each in parse_contenders("None,TrivialAugment-Wide", 1)] == ["none", "trivialaugment-wide"]
+
+
 def test_a_file_with_an_equals_sign_in_its_name_is_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named("uniform").save(tmp_path / "lr=0.1.json")
@@ -103,6 +112,8 @@ def test_a_file_with_an_equals_sign_in_its_name_is_a_file(tmp_path, monkeypatch)
         ("none,none", ConfigError, "'none' was given twice; name one of them"),
         ("nothing", PolicyError, "no known policy of that name: 'nothing'"),
         ("a=none+nothing", PolicyError, "no known policy of that name: 'nothing'"),
+        ("none,=uniform", ConfigError, "a row needs a label before the equals sign, got '=uniform'"),
+        ("none=uniform", ConfigError, "'none' is what others are compared with, not a label for another policy"),
     ],
 )
 def test_wrong_policies(text, error, words):
@@ -117,6 +128,15 @@ def test_cutout_follows_every_policy_but_none(quick):
     assert [cell.policy.name for cell in (none, cutout, uniform)] == ["none", "none", "uniform"]
     (without,) = cells_of(parse_contenders("cutout", 1), quick, [0])
     assert without.policy == named("cutout")  # no cutout of the recipe's own: the policy of that name
+
+
+def test_a_policy_is_not_taken_for_another_by_its_name(quick):
+    recipe = replace(quick, cutout=4)
+    for name in ("none", "cutout"):
+        cell = make_cell("mine", replace(named("uniform"), name=name), recipe, 0)
+        assert (cell.policy.hash, cell.recipe.cutout) == (named("uniform").hash, 4)
+    cell = make_cell("mine", replace(named("none"), name="found on photos"), recipe, 0)
+    assert cell.recipe.cutout == 0
 
 
 def test_seed_by_seed():
@@ -326,6 +346,27 @@ def test_unknown_classes_of_test_images_are_named(tmp_path):
         _test_listing(source, train.classes)
 
 
+def test_the_held_out_share_is_told_as_it_came_out(tmp_path):
+    x, y = np.zeros((50, 8, 8, 3), np.uint8), np.arange(50) % 10
+    arena = open_arena((x, y), tmp_path, device="cpu", held_out=0.001)
+    assert (len(arena.held_out), arena.held_out_from) == (10, "20% of the training images")
+    x, y = np.zeros((400, 8, 8, 3), np.uint8), np.arange(400) % 2
+    assert open_arena((x, y), tmp_path, device="cpu", held_out=0.005).held_out_from == "0.5% of the training images"
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([0] * 10, "that needs two classes; pictures has one"),
+        ([0] * 5 + [1] * 5 + [2], "a class needs two images; pictures has one of '2'"),
+    ],
+)
+def test_classes_that_cannot_be_told_apart_or_held_out(tmp_path, labels, words):
+    np.savez(tmp_path / "pictures.npz", x_train=np.zeros((len(labels), 8, 8, 3), np.uint8), y_train=labels)
+    with pytest.raises(DataError, match=words):
+        open_arena(str(tmp_path / "pictures.npz"), tmp_path, device="cpu")
+
+
 def test_wrong_data_settings(tmp_path):
     x, y = arrays(20, "ab")
     source = save(tmp_path / "d.npz", images=x, labels=y)
@@ -371,6 +412,25 @@ def test_search_cost_is_the_mean_of_what_was_found(quick):
     found = Contender("found", tuple(replace(named("uniform"), provenance={"seconds": s}) for s in (10.0, 20.0)))
     assert found.search_seconds == 15.0
     assert Contender("none", (named("none"),)).search_seconds is None
+
+
+def test_search_cost_is_that_of_calibration_too():
+    known = {"seconds": 10.0, "calibration": {"seconds": 90.5}}
+    assert Contender("found", (replace(named("uniform"), provenance=known),)).search_seconds == 100.5
+
+
+def test_a_policy_found_on_the_images_held_out_is_named(arena, quick, calls, data, tmp_path):
+    found = replace(named("uniform"), provenance={"data": {"name": data.name}})
+    elsewhere = replace(named("cutout"), provenance={"data": {"name": "other photos"}})
+    strange = replace(named("random"), provenance={"data": "planted"})
+    contenders = [Contender(label, (policy,)) for label, policy in (("a", found), ("b", elsewhere), ("c", strange))]
+    for place, seen in ((arena, ()), (replace(arena, held_out_from="20% of the training images"), ("a",))):
+        run_cells(place, cells_of(contenders, quick, [0]), 1, str)
+        table = tabulate(place, contenders, quick, [0])
+        assert table.seen == seen
+        publish(table, tmp_path)
+        assert read_comparison(tmp_path / "comparison.json") == table
+        assert ("which flatters: a." in (tmp_path / "comparison.md").read_text()) == bool(seen)
 
 
 def test_compare_from_python(tmp_path, quick, data):

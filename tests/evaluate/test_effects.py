@@ -333,3 +333,14 @@ def test_trainings_that_diverge_are_left_out_and_most_of_them_are_too_many(quick
     found = raced(tmp_path / "all", recipe=recipe)
     assert found.effects is None
     assert found.chosen.label == "none"
+
+
+def test_no_training_of_an_experiment_is_another_one_again(tmp_path):
+    """Two operations make few policies: the same one on the same fold must begin from another seed."""
+    arenas = race._folds(stripes(), tmp_path, "cpu", 0)
+    runs = experiment.cells_of_experiment(arenas, ["invert", "solarize"], RECIPE, 54, 0)
+    assert len({(arena.held_out_from, cell.policy.hash) for arena, cell in runs}) < 40
+    assert len({cell.key(arena.data, arena.held_out) for arena, cell in runs}) == 54
+    many = experiment.cells_of_experiment(arenas, operations_to_test(None), RECIPE, 54, 5)
+    alone = [(fold, cell.seed) for fold, cell in zip([0, 1, 2] * 18, (cell for _, cell in many), strict=True)]
+    assert set(alone) == {(0, 5), (1, 6), (2, 7)}  # a seed for each fold, where policies differ

@@ -132,7 +132,7 @@ def test_what_fits_is_decoded_and_what_does_not_is_listed(folder, tiny, tmp_path
     assert isinstance(make_feed(large.data, named("none"), tiny, 0, CPU), LoaderFeed)
     assert isinstance(open_arena(folder, tmp_path / "a", device="cpu", size=16, subset=8).data, ImageSet)
     part = open_arena(folder / "train", tmp_path / "a", device="cpu", size=24)
-    assert (len(part.data), len(part.held_out), part.held_out_from) == (19, 5, "20% of the training images")
+    assert (len(part.data), len(part.held_out), part.held_out_from) == (19, 5, "20.8% of the training images")
 
 
 def test_compare_on_listed_images(folder, tiny, tmp_path, monkeypatch):

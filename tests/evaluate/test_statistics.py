@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fasteraa.evaluate.statistics import Estimate, estimate, leftover, paired, student_cdf, student_quantile
+from fasteraa.evaluate.statistics import Estimate, estimate, in_words, leftover, paired, student_cdf, student_quantile
 
 FREEDOMS = [1, 2, 3, 4, 5, 8, 9, 29, 30]
 
@@ -50,6 +50,13 @@ def test_pairing_uses_the_differences_and_not_the_spread_of_the_runs():
     assert found.mean == pytest.approx(-1.0)
     assert found.half < 0.3
     assert found.significant
+
+
+def test_a_p_value_is_never_below_nought():
+    """1 less a probability that rounding took above 1."""
+    differences = [11.75 + (0.5 if number % 2 else -0.5) for number in range(17)]
+    assert paired(differences, [0.0] * 17).p == 0.0
+    assert [in_words(p) for p in (0.0, 0.0009, 0.001, 0.0304)] == ["p < 0.001", "p < 0.001", "p 0.001", "p 0.030"]
 
 
 def test_equal_differences_claim_nothing():

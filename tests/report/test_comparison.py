@@ -55,6 +55,12 @@ def test_numbers_in_words():
     assert difference(paired([20.0, 22.0], [20.1, 21.0])).endswith("(p 0.563)")
 
 
+def test_all_with_the_lowest_error_are_named():
+    """Whatever the order of their errors; sums differ by it in the last digit."""
+    text = sentence(table(row("none", [12.3, 14.7, 12.1]), row("a", [12.1, 12.3, 14.7]), row("b", [13.0, 13.1, 13.3])))
+    assert text.startswith("Lowest error: a with 13.03 ± 3.59%, none with 13.03 ± 3.59%. Clearly")
+
+
 def test_the_sentence_tells_the_truth_either_way(comparison):
     text = sentence(comparison)
     assert text.startswith("Lowest error: good & <better> with 15.50 ± ")

@@ -89,6 +89,14 @@ def test_standings():
     assert "| x | 1.50 | 2 | 1 / 1 |" in to_markdown(result)
 
 
+def test_equal_errors_share_a_rank_whatever_their_order():
+    line = replace(TABLES["quality"].lines[0], data="a")
+    errors = {"none": (12.3, 14.7, 12.1), "x": (12.1, 12.3, 14.7)}  # whose sums differ in the last digit
+    rows = tuple(Found(replace(line, label=label), dict(enumerate(found)), "") for label, found in errors.items())
+    result = Reproduction(TABLES["quality"], rows, 3, False, (), ())
+    assert [standing.rank for standing in standings(result, ("none",))] == [1.5, 1.5]
+
+
 def test_calibrated_searches_share_the_search(shared):
     """Lines with and without calibration have one search, and its policy stays beside the calibrated one."""
     quick("quality", shared)
@@ -205,7 +213,8 @@ def test_only_some_lines(tmp_path):
     result, _ = quick("cifar10", tmp_path, only="WRN-40-2")
     run = {found.line.network for found in result.found if found.values}
     assert run == {"wrn-40-2"}
-    assert sum(found.remark.endswith("not run") for found in result.found) == 20
+    assert sum(found.remark.endswith("not asked for") for found in result.found) == 20  # they may have been run before
+    assert "0 not at all. 20 more were not asked for (--only)" in to_markdown(result)
     with pytest.raises(ConfigError, match="no line of cifar10 that can be run has 'wrn' and 'PBA'"):
         quick("cifar10", tmp_path, only=["wrn", "PBA"])
 
@@ -296,6 +305,21 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
         jobs=1, say=str,
     )  # fmt: skip
     assert "Networks were trained on 20 images." in to_markdown(fewer)
+
+
+def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
+    real = engine.find_recipe
+    monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
+    train = load(None, subset=60, size=8)
+    np.savez(tmp_path / "train.npz", x_train=train.images.numpy(), y_train=train.labels.numpy())
+    result = reproduce(
+        "cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": str(tmp_path / "train.npz")},
+        device="cpu", jobs=1, say=str,
+    )  # fmt: skip
+    assert (
+        "train.npz has no test images: errors are those on 20% of the training images, which searches saw."
+        in to_markdown(result)
+    )
 
 
 def test_missing_data_is_an_error_or_a_remark(tmp_path):

@@ -82,7 +82,7 @@ def compare_command(
         publish(comparison, out)
         _print(comparison)
         if per_op:
-            typer.echo(_per_op(arena, chosen, contenders, out))
+            typer.echo(_per_op(arena, chosen, contenders, out, until))
         _track(comparison, range(seeds), tracking)
     typer.echo(f"table: {out / 'comparison.md'}\nplot:  {out / 'comparison.svg'}\ndata:  {out / 'comparison.json'}")
     if comparison.diverged:
@@ -148,6 +148,7 @@ def _describe(arena: Arena, recipe: TrainRecipe) -> str:
     return (
         f"{arena.data.name}: {len(arena.data)} images at {height}x{width}, {recipe.network} for {recipe.epochs} epochs "
         f"on {arena.device_name}; measured on {len(arena.held_out)} images ({arena.held_out_from})"
+        + "".join(f"\nleft out, could not be read: {each}" for each in arena.broken)
     )
 
 
@@ -168,15 +169,19 @@ def _print(comparison: Any) -> None:
     typer.echo(f"{caption(comparison)}\n{sentence(comparison)}")
 
 
-def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out: Path) -> str:
+def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out: Path, until: float) -> str:
     """The network of `none` with seed 0, trained again only if its weights are not there."""
+    from fasteraa.errors import OutOfTime
     from fasteraa.evaluate.harm import harm_of_ops, harm_of_sub_policies
     from fasteraa.evaluate.judge import judge_of
     from fasteraa.ops import OPS
     from fasteraa.report.comparison import harm_markdown
     from fasteraa.search.folder import RunFolder
 
-    judge = judge_of(arena, recipe)
+    try:
+        judge = judge_of(arena, recipe, lambda: until)
+    except OutOfTime:
+        return "per operation: time is up, nothing was measured; give the same command again to go on"
     ops = harm_of_ops(judge, list(OPS.values()))
     subs = [
         (c.policy(0), harm_of_sub_policies(judge, c.policy(0))) for c in contenders if len(c.policy(0).sub_policies) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -195,11 +196,12 @@ def _calibrate(
             ops=operations_to_test(settings.ops),
             say=say,
         )
-    except Stopped as stopped:
+    except (Stopped, KeyboardInterrupt) as stopped:  # the second one between trainings
+        number = stopped.signal if isinstance(stopped, Stopped) else next(iter(stopped.args), signal.SIGINT)
         raise Stopped(
             f"calibration was stopped; {str(folder.policy)!r} holds the found policy as the search left it: add "
             "--resume to calibrate it",
-            stopped.signal,
+            number,
         ) from None
 
 

@@ -130,7 +130,7 @@ def _check_budget(broken: list[Broken], allowed: int, count: int, name: str) -> 
         more = f"; and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         raise DataError(
             f"{len(broken)} of {count} images of {name} are broken, the budget allows {allowed}: {shown}{more}. "
-            "Mend or remove them, or raise broken_budget (--set broken_budget=0.1)"
+            "Mend or remove them; a search can do with more (--set broken_budget=0.1)"
         )
 
 

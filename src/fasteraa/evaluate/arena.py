@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fasteraa.data import ImageSet
 from fasteraa.data.decode import Look
 from fasteraa.data.gather import Wanted, gather, probe_size
 from fasteraa.data.load import as_size, check_not_empty
@@ -22,6 +23,7 @@ from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
 HELD_OUT = 0.2  # of the training images, where a source has no other ones
+TEST_IMAGES = "test images"  # what errors are measured on, in words
 MEMORY_SHARE = 0.5  # of this machine's memory: decoded images that need more stay in their files
 
 
@@ -39,6 +41,13 @@ class Arena:
     def device_name(self) -> str:
         place = find_device(self.device)
         return torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+
+    @property
+    def broken(self) -> list[str]:
+        """Which images are left out, and why; of sets that stay in their files it is not known before training."""
+        sets = [each for each in (self.data, self.held_out) if isinstance(each, ImageSet)]
+        found = dict.fromkeys(each for data in sets for each in data.broken)  # parts of one set tell the same
+        return [f"{each.path} ({each.reason})" for each in found]
 
 
 def open_arena(
@@ -72,11 +81,23 @@ def open_arena(
     side = as_size(size) or probe_size(train, Look())
     fits = fits_memory((subset or len(train)) + (len(test) if test else 0), side)
     data = _images(train, opened.name, side, fits, subset, seed)
+    if len(np.unique(data.labels.numpy())) < 2:
+        raise DataError(f"policies are compared by training classifiers, that needs two classes; {opened.name} has one")
     if test is not None:
-        return Arena(data, _images(test, opened.name, side, fits), "test images", folder, device)
-    share = HELD_OUT if held_out is None else held_out
-    rest, part = data.split(1 - share, seed)
-    return Arena(rest, part, f"{share:.0%} of the training images", folder, device)
+        return Arena(data, _images(test, opened.name, side, fits), TEST_IMAGES, folder, device)
+    rest, part = _held_out(data, HELD_OUT if held_out is None else held_out, seed)
+    share = 100 * len(part) / len(data)  # every class is in it, so it may be more than was asked for
+    return Arena(rest, part, f"{share:.3g}% of the training images", folder, device)
+
+
+def _held_out(data: Images, share: float, seed: int) -> tuple[Images, Images]:
+    counts = np.bincount(data.labels.numpy(), minlength=len(data.classes))
+    if alone := [data.classes[place] for place in np.flatnonzero(counts == 1)]:
+        raise DataError(
+            f"a part of the training images is held out, for which a class needs two images; {data.name} has one of "
+            f"{', '.join(map(repr, alone[:5]))}: add some, remove the class, or bring test images"
+        )
+    return data.split(1 - share, seed)
 
 
 def open_folder(folder: Path) -> None:

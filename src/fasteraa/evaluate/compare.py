@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
-from fasteraa.evaluate.arena import Arena, open_arena
+from fasteraa.evaluate.arena import TEST_IMAGES, Arena, open_arena
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
@@ -54,9 +54,14 @@ class Contender:
 
     @property
     def search_seconds(self) -> float | None:
-        """What finding one of them took, if they were found."""
-        found = [policy.provenance["seconds"] for policy in self.policies if "seconds" in policy.provenance]
+        """What finding one of them took, calibration and all, if they were found."""
+        found = [_seconds_of(policy.provenance) for policy in self.policies if "seconds" in policy.provenance]
         return sum(found) / len(found) if found else None
+
+
+def _seconds_of(provenance: Mapping[str, Any]) -> float:
+    """Of a search and, where it ended with one, of its calibration."""
+    return float(provenance["seconds"]) + float(provenance.get("calibration", {}).get("seconds", 0.0))
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,7 @@ class Comparison:
     rows: tuple[Row, ...]
     missing: int  # cells that have not been run
     diverged: tuple[str, ...] = ()  # cells that came to nothing, and why
+    seen: tuple[str, ...] = ()  # rows whose policy was found on images that errors are measured on
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `comparison.json` holds them."""
@@ -132,10 +138,22 @@ def parse_contenders(text: str, seeds: int) -> list[Contender]:
 def _contender(text: str, seeds: int) -> Contender:
     label, equals, paths = text.partition("=")
     if equals and "(" not in label and not Path(text).exists():
-        return Contender(label.strip(), tuple(find_policy(path.strip()) for path in paths.split("+")))
+        found = Contender(label.strip(), tuple(find_policy(path.strip()) for path in paths.split("+")))
+        _check_label(found, text)
+        return found
     if text.lower() == "random":  # a new one for every seed: one alone says little about the rest
         return Contender("random", tuple(named("random", seed=seed) for seed in range(seeds)))
-    return Contender(text, (find_policy(text),))
+    policy = find_policy(text)
+    return Contender(policy.name if policy.name == text.lower() else text, (policy,))  # a name has one spelling
+
+
+def _check_label(contender: Contender, text: str) -> None:
+    """Rows are compared with those of the yardsticks, which are found by their labels."""
+    label = contender.label
+    if not label:
+        raise ConfigError(f"a row needs a label before the equals sign, got {text!r}")
+    if label in YARDSTICKS and any(policy.hash != named(label).hash for policy in contender.policies):
+        raise ConfigError(f"{label!r} is what others are compared with, not a label for another policy, got {text!r}")
 
 
 def cells_of(contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequence[int]) -> list[Cell]:
@@ -148,10 +166,10 @@ def cells_of(contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequen
 
 
 def make_cell(label: str, policy: Policy, recipe: TrainRecipe, seed: int) -> Cell:
-    """The recipe's cutout follows every policy but `none`; `cutout` is that alone."""
-    if policy.name == "none":
+    """The recipe's cutout follows every policy but `none`; `cutout` is that alone. What they do counts, not a name."""
+    if policy.hash == named("none").hash:
         recipe = replace(recipe, cutout=0)
-    elif policy.name == "cutout" and recipe.cutout:
+    elif recipe.cutout and policy.hash == named("cutout").hash:
         policy = named("none")
     return Cell(label, policy, recipe, seed)
 
@@ -365,7 +383,16 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
         tuple(rows),
         missing,
         tuple(diverged),
+        tuple(each.label for each in contenders if records[each.label] and _has_seen(each, arena)),
     )
+
+
+def _has_seen(contender: Contender, arena: Arena) -> bool:
+    """A search takes all training images, so those that are held out of them here, too."""
+    if arena.held_out_from == TEST_IMAGES:
+        return False
+    found_on = [policy.provenance.get("data") for policy in contender.policies]
+    return any(isinstance(each, Mapping) and each.get("name") == arena.data.name for each in found_on)
 
 
 def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[str, dict[int, float]]) -> Row:
@@ -406,6 +433,8 @@ def compare(
     """
     until = end_of(max_minutes)
     arena = open_arena(source, Path(out), device=device, **data)
+    for each in arena.broken:
+        say(f"left out, could not be read: {each}")
     contenders = parse_contenders(policies, seeds)
     recipe = recipe or choose_recipe(arena.data, device, network)
     run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from fasteraa.evaluate.arena import Arena
@@ -29,11 +30,18 @@ def affordable(seconds: float, epoch: float, wanted: int, most: int, folds: int)
 def cells_of_experiment(
     arenas: Sequence[Arena], ops: Sequence[str], recipe: TrainRecipe, count: int, seed: int
 ) -> list[tuple[Arena, Cell]]:
-    """Policies drawn at random, as many on each fold."""
-    return [
-        (arenas[number % len(arenas)], Cell(f"drawn {number}", policy, recipe, seed + number % len(arenas)))
-        for number, policy in enumerate(drawn(count, ops, seed))
-    ]
+    """Policies drawn at random, as many on each fold.
+
+    Of few operations there are few policies: one that a fold had before has another seed, else it would be the same
+    training, counted twice.
+    """
+    runs, had = [], Counter[tuple[str, int]]()
+    for number, policy in enumerate(drawn(count, ops, seed)):
+        fold = number % len(arenas)
+        start = seed + fold + len(arenas) * had[policy.hash, fold]
+        had[policy.hash, fold] += 1
+        runs.append((arenas[fold], Cell(f"drawn {number}", policy, recipe, start)))
+    return runs
 
 
 def read_experiment(runs: Sequence[tuple[Arena, Cell]], ops: Sequence[str]) -> Effects | None:

@@ -67,7 +67,13 @@ def paired(ours: Sequence[float], theirs: Sequence[float], overlap: float = 0.0)
     error = _standard_error(differences, found.mean, overlap)
     if error < 1e-9 * max(abs(found.mean), 1):
         return found  # equal differences (on few test images that happens) say nothing about their spread
-    return Estimate(found.mean, found.half, found.n, 2 * (1 - student_cdf(abs(found.mean) / error, found.n - 1)))
+    beyond = 2 * (1 - student_cdf(abs(found.mean) / error, found.n - 1))
+    return Estimate(found.mean, found.half, found.n, max(beyond, 0.0))  # rounding may go a hair below
+
+
+def in_words(p: float) -> str:
+    """`p 0.012`; no p value is nought."""
+    return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
 
 
 def leftover(rows: Sequence[Sequence[float]]) -> float | None:

@@ -19,7 +19,7 @@ from fasteraa.evaluate.candidates import Expected
 from fasteraa.evaluate.effects import Effects
 from fasteraa.evaluate.plan import Round
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import Estimate, leftover, paired
+from fasteraa.evaluate.statistics import Estimate, in_words, leftover, paired
 from fasteraa.policy.artifact import Policy
 
 # standard errors by which an expectation moves an error, at most (limited translation, as Efron and Morris call it)
@@ -122,8 +122,8 @@ class Calibration:
         found = self.against(label)
         if found is None or found.n < 2:
             return ", from one training alone: a guess"
-        if found.significant:
-            return f", clearly behind (p {found.p:.3f})"
+        if found.p is not None and found.significant:
+            return f", clearly behind ({in_words(found.p)})"
         return ", which is within the noise between folds"
 
     def policy(self, found: Policy) -> Policy:

@@ -13,7 +13,7 @@ from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
 from fasteraa.evaluate.harm import OpHarm, SubPolicyHarm
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import Estimate
+from fasteraa.evaluate.statistics import Estimate, in_words
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.words import describe_sub_policy
 from fasteraa.search.folder import RunFolder
@@ -41,17 +41,22 @@ def difference(found: Estimate | None) -> str:
     if found is None:
         return "-"
     spread = f" ± {found.half:.2f}" if math.isfinite(found.half) else ""
-    return f"{found.mean:+.2f}{spread}" + ("" if found.p is None else f" (p {_p(found.p)})")
-
-
-def _p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    return f"{found.mean:+.2f}{spread}" + ("" if found.p is None else f" ({in_words(found.p)})")
 
 
 def sentence(comparison: Comparison) -> str:
-    """What the table says, whichever way it went, and which runs its means are without."""
+    """What the table says, whichever way it went, which runs its means are without, and whom to trust less."""
     lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
-    return _ranking(comparison) + lost
+    return _ranking(comparison) + lost + _seen(comparison.seen)
+
+
+def _seen(labels: Sequence[str]) -> str:
+    if not labels:
+        return ""
+    return (
+        " The search saw the images that are held out here (unless it had others of this name), which flatters: "
+        f"{', '.join(labels)}."
+    )
 
 
 def _ranking(comparison: Comparison) -> str:
@@ -61,7 +66,8 @@ def _ranking(comparison: Comparison) -> str:
     best = ranked[0]
     if len(ranked) == 1:
         return f"{best.label}: {interval(best.error)}% errors."
-    parts = [f"Lowest error: {best.label} with {interval(best.error)}%."]
+    lowest = [row for row in ranked if math.isclose(row.error.mean, best.error.mean)]
+    parts = [f"Lowest error: {', '.join(f'{row.label} with {interval(row.error)}%' for row in lowest)}."]
     for name in YARDSTICKS:
         ahead, behind = ([r.label for r in ranked if _clear(r, name, sign)] for sign in (-1, 1))
         if any(row.label == name for row in ranked):
@@ -120,8 +126,8 @@ def read_comparison(path: Path) -> Comparison:
         recipe = TrainRecipe(**content["recipe"])
         rows = tuple(_row(row) for row in content["rows"])
         facts = {name: kind(content[name]) for name, kind in _FACTS.items()}
-        diverged = tuple(map(str, content.get("diverged", ())))
-        return Comparison(recipe=recipe, rows=rows, diverged=diverged, **facts)
+        diverged, seen = (tuple(map(str, content.get(name, ()))) for name in ("diverged", "seen"))
+        return Comparison(recipe=recipe, rows=rows, diverged=diverged, seen=seen, **facts)
     except OSError as error:
         raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FasterAAError) as error:

@@ -16,7 +16,7 @@ from fasteraa.data import ImageSet, load, stratify
 from fasteraa.data.named import NAMES
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
-from fasteraa.evaluate.arena import Arena, open_arena, open_folder
+from fasteraa.evaluate.arena import TEST_IMAGES, Arena, open_arena, open_folder
 from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
 from fasteraa.evaluate.compare import Cell, end_of, make_cell, read_cell, run_cells, why_diverged
 from fasteraa.evaluate.effects import operations_to_test
@@ -290,7 +290,7 @@ class _Made:
         split = known.split if source == known.source else "train"
         if split != known.split:
             self._remark(f"{source} stands in for {known.source} with its split train, not {known.split}")
-        return open_arena(
+        arena = open_arena(
             source,
             self.setting.out,
             device=self.setting.device,
@@ -299,6 +299,11 @@ class _Made:
             size=None if self.setting.quick else known.size,
             subset=self._at_most(self.setting.subset or known.subset, known.source, split, "trained on"),
         )
+        if arena.held_out_from != TEST_IMAGES:
+            self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
+        for each in arena.broken:
+            self._remark(f"left out, could not be read: {each}")
+        return arena
 
     def _at_most(self, images: int | None, name: str, split: str, deed: str) -> int | None:
         """So many images, or None where a source that stands in has no more than that."""
@@ -351,11 +356,13 @@ class _Made:
         words = [line.note] if line.note else []
         if line.policy is None:
             words.append("quoted by the paper; no policy of it here")
+        elif place not in self.chosen:
+            words.append("not asked for")
         elif not values:
             words.append("not run")
         elif len(values) < self.setting.seeds:
             words.append(f"{len(values)} of {self.setting.seeds} runs")
-        return Found(line, values, "; ".join(words))
+        return Found(line, values, "; ".join(words), line.policy is None or place in self.chosen)
 
 
 def _with(lines: Mapping[int, Line], part: str) -> dict[int, Line]:

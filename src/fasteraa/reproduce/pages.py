@@ -74,7 +74,7 @@ def caption(result: Reproduction) -> str:
         + ("." if not result.devices else f"; {', '.join(result.devices)}.")
     )
     if result.table.unit.startswith("error"):
-        words.append("Errors are those after the last epoch on the test images.")
+        words.append("Errors are those after the last epoch on the test images, where nothing else is said.")
     if result.table.ranked:
         words.append("Differences are in points, paired by seed.")
     return " ".join(words)
@@ -87,12 +87,15 @@ def remarks(result: Reproduction) -> list[str]:
 
 def summary(result: Reproduction) -> str:
     """How much of it was run."""
-    ours = [found for found in result.found if found.line.policy is not None]
+    can_be_run = [found for found in result.found if found.line.policy is not None]
+    ours = [found for found in can_be_run if found.asked_for]
     full = sum(len(found.values) >= result.runs for found in ours)
     some = sum(0 < len(found.values) < result.runs for found in ours)
     words = (
         f"{full} of {len(ours)} numbers were measured in full, {some} in part, {len(ours) - full - some} not at all."
     )
+    if len(ours) < len(can_be_run):
+        words += f" {len(can_be_run) - len(ours)} more were not asked for (--only): --table-only shows what is there."
     untouched = dict.fromkeys(found.line.data for found in ours)
     for found in ours:
         if found.values:

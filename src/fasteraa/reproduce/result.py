@@ -16,6 +16,7 @@ class Found:
     line: Line
     values: Mapping[int, float]  # seed -> measured
     remark: str  # why there is no number of ours, or fewer than planned
+    asked_for: bool = True  # False where `only` left it out: it may have been run before
 
     @property
     def ours(self) -> Estimate | None:
@@ -83,8 +84,9 @@ def _standing(label: str, found: Sequence[Place], rivals: tuple[str, ...]) -> St
 
 
 def _place(label: str, measured: Measured, rivals: tuple[str, ...]) -> Place:
-    mine = estimate(list(measured[label].values())).mean
-    others = [estimate(list(values.values())).mean for name, values in measured.items() if name != label]
+    # equal errors in another order of seeds have means that differ in their last digit
+    means = {name: round(estimate(list(values.values())).mean, 9) for name, values in measured.items()}
+    mine, others = means[label], [mean for name, mean in means.items() if name != label]
     rank = 1 + sum(other < mine for other in others) + sum(other == mine for other in others) / 2
     against = {}
     for rival in rivals:
