@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fasteraa.data import ImageSet
+from fasteraa.data import ImageSet, load
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Source
 from fasteraa.errors import ConfigError, DataError, PolicyError, RunError, Stopped
@@ -314,6 +314,30 @@ def test_a_fifth_is_held_out_where_there_are_none(tmp_path):
     assert not seen & {bytes(image.numpy()) for image in arena.held_out.images}
     again = open_arena(source, tmp_path / "out", device="cpu")
     assert again.data.fingerprint == arena.data.fingerprint
+    few = open_arena(source, tmp_path / "out", device="cpu", subset=8)
+    assert (len(few.data), few.held_out.fingerprint) == (8, arena.held_out.fingerprint)
+
+
+def pixels(data):
+    return {bytes(image.numpy()) for image in data.images}
+
+
+def test_a_search_can_leave_to_a_comparison_what_that_holds_out(tmp_path):
+    """The same images, whatever is broken among them and however many are searched on."""
+    x, y = arrays(50, "ab")
+    for number, (image, label) in enumerate(zip(x, y, strict=True)):
+        file = tmp_path / "photos" / str(label) / f"{number:02d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(file)
+    file.write_bytes(b"no image")
+    arena = open_arena(tmp_path / "photos", tmp_path / "out", device="cpu")
+    assert arena.share == 0.2
+    searched = load(tmp_path / "photos", held_out=0.2)
+    assert searched.fingerprint == arena.data.fingerprint
+    assert len(pixels(arena.held_out) | pixels(searched)) == 49
+    for less in (load(tmp_path / "photos", held_out=0.3), load(tmp_path / "photos", held_out=0.2, subset=20, seed=3)):
+        assert not pixels(less) & pixels(arena.held_out)
+    assert pixels(load(tmp_path / "photos")) & pixels(arena.held_out)
 
 
 def folders(tmp_path, splits):
@@ -423,14 +447,18 @@ def test_a_policy_found_on_the_images_held_out_is_named(arena, quick, calls, dat
     found = replace(named("uniform"), provenance={"data": {"name": data.name}})
     elsewhere = replace(named("cutout"), provenance={"data": {"name": "other photos"}})
     strange = replace(named("random"), provenance={"data": "planted"})
-    contenders = [Contender(label, (policy,)) for label, policy in (("a", found), ("b", elsewhere), ("c", strange))]
-    for place, seen in ((arena, ()), (replace(arena, held_out_from="20% of the training images"), ("a",))):
+    careful, less = (
+        replace(found, provenance={**found.provenance, "config": {"held_out": share}}) for share in (0.2, 0.1)
+    )
+    named_by = {"a": found, "b": elsewhere, "c": strange, "d": careful, "e": less}
+    contenders = [Contender(label, (policy,)) for label, policy in named_by.items()]
+    for place, seen in ((arena, ()), (replace(arena, share=0.2), ("a", "e"))):
         run_cells(place, cells_of(contenders, quick, [0]), 1, str)
         table = tabulate(place, contenders, quick, [0])
         assert table.seen == seen
         publish(table, tmp_path)
         assert read_comparison(tmp_path / "comparison.json") == table
-        assert ("which flatters: a." in (tmp_path / "comparison.md").read_text()) == bool(seen)
+        assert ("which flatters: a, e." in (tmp_path / "comparison.md").read_text()) == bool(seen)
 
 
 def test_compare_from_python(tmp_path, quick, data):

@@ -77,6 +77,7 @@ Seed = Annotated[int | None, typer.Option(help=about("seed"), show_default="0")]
 Epochs = Annotated[int | None, typer.Option(help=about("epochs"))]
 BatchSize = Annotated[int | None, typer.Option(help=about("batch_size"), show_default="128")]
 Subset = Annotated[int | None, typer.Option(help=about("subset"))]
+HeldOut = Annotated[float | None, typer.Option(help=about("held_out"), show_default="0")]
 Size = Annotated[int | None, typer.Option(help=about("size"))]
 Ops = Annotated[str | None, typer.Option(help=about("ops") + " Names with commas between.")]
 SubPolicies = Annotated[int | None, typer.Option(help=about("sub_policies"), show_default="10")]
@@ -100,6 +101,7 @@ def search_command(
     seed: Seed = None,
     epochs: Epochs = None,
     subset: Subset = None,
+    held_out: HeldOut = None,
     recipe: Recipe = False,
     size: Size = None,
     ops: Ops = None,
@@ -144,6 +146,7 @@ def config_command(
     seed: Seed = None,
     epochs: Epochs = None,
     subset: Subset = None,
+    held_out: HeldOut = None,
     size: Size = None,
     ops: Ops = None,
     sub_policies: SubPolicies = None,
@@ -161,8 +164,8 @@ def config_command(
 
 def _flags(given: dict[str, Any]) -> dict[str, Any]:
     """The flags that stand for settings of a search, as given on the command line."""
-    names = ("seed", "epochs", "subset", "size", "ops", "sub_policies", "operation_count", "batch_size", "backbone")
-    return {name: given[name] for name in (*names, "flip", "set_") if given[name] is not None}
+    names = ("seed", "epochs", "subset", "held_out", "size", "ops", "sub_policies", "operation_count", "batch_size")
+    return {name: given[name] for name in (*names, "backbone", "flip", "set_") if given[name] is not None}
 
 
 @app.command("preview")

@@ -28,6 +28,7 @@ def load(
     subset: int | None = None,
     at_most: int | None = None,
     classes: int | Sequence[str] | None = None,
+    held_out: float = 0.0,
     seed: int = 0,
     broken_budget: float = 0.01,
     ignore_index: int = IGNORED,
@@ -52,6 +53,7 @@ def load(
         subset: so many images, stratified by class and chosen before anything is decoded.
         at_most: as `subset`, but a smaller set is taken whole and a set of more classes gives one image of each.
         classes: names to keep, or how many to keep, chosen by `seed`. Kept classes stay in the source's order.
+        held_out: leave out the images that a comparison holds out of the training images if it is asked for this share.
         broken_budget: the share of broken images that is skipped and listed in `.broken` (at least one image; none
             if 0). More than that is an error.
         ignore_index: a number in masks that does not count, beside 255.
@@ -62,12 +64,26 @@ def load(
     """
     look = Look(_background(background), exif)
     opened = open_source(source, data_root, download)
-    listing = restrict(opened.listing(split), classes, seed)
+    listing = opened.listing(split)
+    if held_out:
+        listing, _ = hold_out(listing, opened.name, held_out)
+    listing = restrict(listing, classes, seed)
     check_not_empty(listing, opened.name, split)
     if at_most is not None:
         subset = min(max(at_most, int((listing.counts() > 0).sum())), subset or len(listing), len(listing))
     wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), look, ignore_index)
     return gather(listing, opened.name, wanted, progress)
+
+
+def hold_out(listing: Listing, name: str, share: float, seed: int = 0) -> tuple[Listing, Listing]:
+    """The rest and the part that is held out, every class in both; a smaller share is a part of a larger one."""
+    if alone := [listing.classes[place] for place in np.flatnonzero(listing.counts() == 1)]:
+        raise DataError(
+            f"a part of the training images is held out, for which a class needs two images; {name} has one of "
+            f"{', '.join(map(repr, alone[:5]))}: add some, remove the class, or bring test images"
+        )
+    rest, part = stratify.cut(listing.labels, len(listing.classes), 1 - share, seed)
+    return listing.take(rest), listing.take(part)
 
 
 def restrict(listing: Listing, classes: int | Sequence[str] | None, seed: int) -> Listing:

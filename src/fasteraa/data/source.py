@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,15 +56,17 @@ class Listing:
         classes = tuple(name for name in self.classes if name in set(kept))
         new_label = np.array([classes.index(name) if name in classes else -1 for name in self.classes], dtype=np.int64)
         labels = new_label[self.labels]
-        index = np.flatnonzero(labels >= 0)
-        return Listing(
-            classes,
-            labels[index],
-            lambda i: self.read(int(index[i])),
-            lambda i: self.where(int(index[i])),
-            self.ignored,
-            self.threads,
-            self.declared,
+        return replace(self, classes=classes, labels=labels).take(np.flatnonzero(labels >= 0))
+
+    def take(self, index: Labels) -> Listing:
+        """Only these images."""
+        pair = self.pair
+        return replace(
+            self,
+            labels=self.labels[index],
+            read=lambda i: self.read(int(index[i])),
+            where=lambda i: self.where(int(index[i])),
+            pair=None if pair is None else lambda i: pair(int(index[i])),
         )
 
 

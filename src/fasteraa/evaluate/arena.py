@@ -14,7 +14,7 @@ import torch
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import Look
 from fasteraa.data.gather import Wanted, gather, probe_size
-from fasteraa.data.load import as_size, check_not_empty
+from fasteraa.data.load import as_size, check_not_empty, hold_out
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source
 from fasteraa.errors import ConfigError, DataError, SplitError
@@ -23,7 +23,6 @@ from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
 HELD_OUT = 0.2  # of the training images, where a source has no other ones
-TEST_IMAGES = "test images"  # what errors are measured on, in words
 MEMORY_SHARE = 0.5  # of this machine's memory: decoded images that need more stay in their files
 
 
@@ -36,6 +35,7 @@ class Arena:
     held_out_from: str
     folder: Path
     device: str
+    share: float = 0.0  # of the training images that was held out to measure errors on
 
     @property
     def device_name(self) -> str:
@@ -77,27 +77,19 @@ def open_arena(
         raise DataError(
             f"policies are compared by training classifiers, {opened.name} has masks in the place of labels"
         )
-    test = _test_listing(opened, train.classes) if held_out is None else None
-    side = as_size(size) or probe_size(train, Look())
-    fits = fits_memory((subset or len(train)) + (len(test) if test else 0), side)
-    data = _images(train, opened.name, side, fits, subset, seed)
-    if len(np.unique(data.labels.numpy())) < 2:
+    if len(np.unique(train.labels)) < 2:
         raise DataError(f"policies are compared by training classifiers, that needs two classes; {opened.name} has one")
-    if test is not None:
-        return Arena(data, _images(test, opened.name, side, fits), TEST_IMAGES, folder, device)
-    rest, part = _held_out(data, HELD_OUT if held_out is None else held_out, seed)
-    share = 100 * len(part) / len(data)  # every class is in it, so it may be more than was asked for
-    return Arena(rest, part, f"{share:.3g}% of the training images", folder, device)
-
-
-def _held_out(data: Images, share: float, seed: int) -> tuple[Images, Images]:
-    counts = np.bincount(data.labels.numpy(), minlength=len(data.classes))
-    if alone := [data.classes[place] for place in np.flatnonzero(counts == 1)]:
-        raise DataError(
-            f"a part of the training images is held out, for which a class needs two images; {data.name} has one of "
-            f"{', '.join(map(repr, alone[:5]))}: add some, remove the class, or bring test images"
-        )
-    return data.split(1 - share, seed)
+    test = _test_listing(opened, train.classes) if held_out is None else None
+    measured_on, share = "test images", 0.0
+    if test is None:
+        share, all_of_them = HELD_OUT if held_out is None else held_out, len(train)
+        train, test = hold_out(train, opened.name, share, seed)
+        percent = 100 * len(test) / all_of_them  # every class is in it, so it may be more than was asked for
+        measured_on = f"{percent:.3g}% of the training images"
+    side = as_size(size) or probe_size(train, Look())
+    fits = fits_memory((subset or len(train)) + len(test), side)
+    data = _images(train, opened.name, side, fits, subset, seed)
+    return Arena(data, _images(test, opened.name, side, fits), measured_on, folder, device, share)
 
 
 def open_folder(folder: Path) -> None:

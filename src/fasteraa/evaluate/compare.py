@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
-from fasteraa.evaluate.arena import TEST_IMAGES, Arena, open_arena
+from fasteraa.evaluate.arena import Arena, open_arena
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
@@ -388,11 +388,16 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
 
 
 def _has_seen(contender: Contender, arena: Arena) -> bool:
-    """A search takes all training images, so those that are held out of them here, too."""
-    if arena.held_out_from == TEST_IMAGES:
+    """A search takes all training images unless it was told to leave out what is held out here."""
+    return bool(arena.share) and any(_saw(policy.provenance, arena) for policy in contender.policies)
+
+
+def _saw(provenance: Mapping[str, Any], arena: Arena) -> bool:
+    data, config = provenance.get("data"), provenance.get("config")
+    if not isinstance(data, Mapping) or data.get("name") != arena.data.name:
         return False
-    found_on = [policy.provenance.get("data") for policy in contender.policies]
-    return any(isinstance(each, Mapping) and each.get("name") == arena.data.name for each in found_on)
+    left_out = config.get("held_out", 0.0) if isinstance(config, Mapping) else 0.0
+    return not isinstance(left_out, int | float) or left_out < arena.share
 
 
 def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[str, dict[int, float]]) -> Row:

@@ -79,10 +79,6 @@ class ListedSet:
     def subset(self, count: int, seed: int) -> ListedSet:
         return self._take(stratify.draw(self.labels.numpy(), len(self.classes), count, seed))
 
-    def split(self, fraction: float, seed: int) -> tuple[ListedSet, ListedSet]:
-        first, rest = stratify.cut(self.labels.numpy(), len(self.classes), fraction, seed)
-        return self._take(first), self._take(rest)
-
     def decoded(self) -> ImageSet:
         """All of it in memory."""
         rows = Listing(

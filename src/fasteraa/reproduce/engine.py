@@ -16,7 +16,7 @@ from fasteraa.data import ImageSet, load, stratify
 from fasteraa.data.named import NAMES
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
-from fasteraa.evaluate.arena import TEST_IMAGES, Arena, open_arena, open_folder
+from fasteraa.evaluate.arena import Arena, open_arena, open_folder
 from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
 from fasteraa.evaluate.compare import Cell, end_of, make_cell, read_cell, run_cells, why_diverged
 from fasteraa.evaluate.effects import operations_to_test
@@ -299,7 +299,7 @@ class _Made:
             size=None if self.setting.quick else known.size,
             subset=self._at_most(self.setting.subset or known.subset, known.source, split, "trained on"),
         )
-        if arena.held_out_from != TEST_IMAGES:
+        if arena.share:
             self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
         for each in arena.broken:
             self._remark(f"left out, could not be read: {each}")

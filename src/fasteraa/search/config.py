@@ -33,6 +33,9 @@ class SearchConfig:
     epochs: int | None = _setting(None, "Passes over the images (default: 20 as in the paper, but at least 300 steps).")
     batch_size: int = _setting(128, "Images of a step: half are augmented, half stay as they are.")
     subset: int | None = _setting(None, "Search on so many images, evenly over the classes (default: all).")
+    held_out: float = _setting(
+        0.0, "Leave this share of the training images to compare, which holds 0.2 out where there are no test images."
+    )
     classes: int | None = _setting(None, "Search on so many of the classes, chosen by the seed (default: all).")
     size: int | None = _setting(None, "Image side during the search (default: by the images).")
     ops: tuple[str, ...] | None = _setting(None, "The operations to search over (default: all).")
@@ -110,7 +113,7 @@ _AT_LEAST = {
     "chunk_size": 1, "penalty": 0, "class_weight": 0, "floor": 0,
 }  # fmt: skip
 _POSITIVE = ("choice_temperature", "gate_temperature", "learning_rate")
-_SHARES = ("beta1", "beta2", "crop", "broken_budget")
+_SHARES = ("beta1", "beta2", "crop", "broken_budget", "held_out")
 FIELDS = {each.name: each for each in dataclasses.fields(SearchConfig)}
 
 

@@ -105,6 +105,7 @@ def _load(source: Any, config: SearchConfig, data_root: str | Path | None) -> Im
         size=config.size,
         subset=config.subset,
         classes=config.classes,
+        held_out=config.held_out,
         seed=config.seed,
         data_root=data_root,
         broken_budget=config.broken_budget,
