@@ -240,7 +240,7 @@ def test_interrupted_and_resumed(tmp_path):
     assert "ended early" in done.stdout
 
 
-def test_a_run_from_before_there_was_a_choice_of_objectives_is_resumed(photos, tmp_path):
+def test_a_run_from_before_there_was_a_choice_of_objectives_is_resumed(photos, tmp_path, capsys):
     """By the command, which reads the settings of the run: that had the paper's."""
     from fasteraa.cli.search import run_search
 
@@ -251,8 +251,10 @@ def test_a_run_from_before_there_was_a_choice_of_objectives_is_resumed(photos, t
     run(resume=False, epochs=1, set_=["objective=paper", "broken_budget=0.5"])
     file = tmp_path / "config.toml"
     file.write_text(file.read_text().replace('objective = "paper"\n', ""))
+    capsys.readouterr()
     run(resume=True)
     assert 'objective = "paper"' in file.read_text()
+    assert "the search was finished" in capsys.readouterr().out
 
 
 def test_the_papers_recipes():

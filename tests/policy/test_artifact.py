@@ -114,6 +114,7 @@ def test_without_some_operations():
 def test_describe():
     text = every_op().describe()
     assert text.splitlines()[0].startswith(f"all: 2 sub-policies, up to {len(OPS)} stages, sha256:")
+    assert Policy.named("cutout").describe().startswith("cutout: 1 sub-policy, up to 1 stage, sha256:")
     assert "rotate(25%, ±16.7°)" in text
     assert "rotate(100%, -13.5° to -94.5°)" in text
     assert "(25%) leave the image alone" in text

@@ -21,7 +21,9 @@ _PATTERNS = {
 
 def describe(policy: Policy) -> str:
     total = sum(sub.weight for sub in policy.sub_policies)
-    head = f"{policy.name}: {len(policy.sub_policies)} sub-policies, up to {policy.depth} stages, {policy.hash[:19]}"
+    count, depth = len(policy.sub_policies), policy.depth
+    subs, stages = ("sub-policy" if count == 1 else "sub-policies"), ("stage" if depth == 1 else "stages")
+    head = f"{policy.name}: {count} {subs}, up to {depth} {stages}, {policy.hash[:19]}"
     lines = [
         f"{number:3d}. ({sub.weight / total:.0%}) {describe_sub_policy(policy, sub)}"
         for number, sub in enumerate(policy.sub_policies, 1)

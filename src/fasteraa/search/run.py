@@ -348,7 +348,8 @@ class Run:
         self.epochs = [Epoch(**row) for row in state["epochs"]]
         self.trajectory = list(state["trajectory"].cpu())
         self.folder.cut_metrics(self.epoch)
-        self.progress.say(f"resuming at epoch {self.epoch + 1}")
+        done = self.epoch >= self.planned
+        self.progress.say("the search was finished" if done else f"resuming at epoch {self.epoch + 1}")
 
     def describe_data(self) -> None:
         assert self.folder is not None
