@@ -808,9 +808,10 @@ def test_command_line(tmp_path):
         "fasteraa: dali cannot do the operation 'sample_pairing': there is no second image; or leave it out: --without "
         "sample_pairing\n"
     )
-    done = run("uniform.json", "--to", "dali", "--without", "sample_pairing", "--out", "pipe.py")
+    done = run("uniform.json", "--to", "albumentations", "--native", "--without", "sample_pairing", "-o", "tree.json")
     assert done.returncode == 0, done.stderr
     assert "sample_pairing" not in done.stdout
+    (tmp_path / "tree.json").unlink()
     done = run("policy.json", "--to", "json", "--out", "copy.json")
     assert json.loads((tmp_path / "copy.json").read_text())["hash"] == MIXED.hash
 
