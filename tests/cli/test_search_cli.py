@@ -75,8 +75,8 @@ def test_search_on_a_folder(photos, tmp_path):
         (["--calibrate-epochs", 0], "--calibrate-epochs"),
     ],
 )
-def test_a_race_that_cannot_be_is_refused_before_the_search(arguments, told, tmp_path):
-    done = fasteraa("search", "--out", tmp_path / "run", *arguments)
+def test_a_race_that_cannot_be_is_refused_before_the_search(arguments, told, tmp_path, inside):
+    done = inside("search", "--out", tmp_path / "run", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert not (tmp_path / "run").exists()
@@ -194,8 +194,8 @@ def test_preview_and_data_check(photos, tmp_path):
         (["data", "check", "nowhere"], "nowhere"),
     ],
 )
-def test_mistakes(arguments, message, tmp_path):
-    done = fasteraa(*arguments, cwd=tmp_path)
+def test_mistakes(arguments, message, tmp_path, inside):
+    done = inside(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stdout
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -213,9 +213,9 @@ def test_mistakes(arguments, message, tmp_path):
         (["--set", "epochs=x"], "epochs must be a whole number, got 'x'"),
     ],
 )
-def test_config_refuses_what_search_refuses(arguments, message, tmp_path):
+def test_config_refuses_what_search_refuses(arguments, message, tmp_path, inside):
     for command in (["config"], ["search", "nowhere", "--out", tmp_path / "run"]):
-        done = fasteraa(*command, *arguments)
+        done = inside(*command, *arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert message in done.stderr  # and not that there is no such source: nothing was read
     assert not (tmp_path / "run").exists()
