@@ -349,3 +349,14 @@ def test_check_warns_of_black_and_white_masks(masked):
     for i in range(2):
         Image.fromarray(numbers(i, 2) * 255).save(root / "masks" / f"{i:03}.png")
     assert any("ONE CLASS ALONE" in line for line in check(root).lines())
+
+
+def test_masks_stay_with_their_images_when_some_are_held_out():
+    masks = np.stack([np.full((8, 8), number % 3, dtype=np.uint8) for number in range(20)])
+    images = np.stack([np.full((8, 8, 3), number, dtype=np.uint8) for number in range(20)])
+    found = load((images, masks), held_out=0.2)
+    labelled = load((images, np.zeros(20, dtype=np.int64)), held_out=0.2)  # the same images are left
+    assert len(found) == 16
+    assert found.masks is not None
+    assert torch.equal(found.images, labelled.images)
+    assert torch.equal(found.images[:, 0] % 3, found.masks)

@@ -338,6 +338,8 @@ def test_a_search_can_leave_to_a_comparison_what_that_holds_out(tmp_path):
     for less in (load(tmp_path / "photos", held_out=0.3), load(tmp_path / "photos", held_out=0.2, subset=20, seed=3)):
         assert not pixels(less) & pixels(arena.held_out)
     assert pixels(load(tmp_path / "photos")) & pixels(arena.held_out)
+    with pytest.raises(DataError, match=r"the held-out share must lie between 0 and 1, got -0\.5"):
+        load(tmp_path / "photos", held_out=-0.5)
 
 
 def folders(tmp_path, splits):
@@ -441,6 +443,10 @@ def test_search_cost_is_the_mean_of_what_was_found(quick):
 def test_search_cost_is_that_of_calibration_too():
     known = {"seconds": 10.0, "calibration": {"seconds": 90.5}}
     assert Contender("found", (replace(named("uniform"), provenance=known),)).search_seconds == 100.5
+    for strange in ({"seconds": "ten"}, {"seconds": 10.0, "calibration": {"seconds": "x"}}):
+        assert Contender("found", (replace(named("uniform"), provenance=strange),)).search_seconds is None
+    odd = {"seconds": 10.0, "calibration": "none"}
+    assert Contender("found", (replace(named("uniform"), provenance=odd),)).search_seconds == 10.0
 
 
 def test_a_policy_found_on_the_images_held_out_is_named(arena, quick, calls, data, tmp_path):

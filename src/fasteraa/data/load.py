@@ -77,6 +77,8 @@ def load(
 
 def hold_out(listing: Listing, name: str, share: float, seed: int = 0) -> tuple[Listing, Listing]:
     """The rest and the part that is held out, every class in both; a smaller share is a part of a larger one."""
+    if not 0 < share < 1:
+        raise DataError(f"the held-out share must lie between 0 and 1, got {share}")
     if alone := [listing.classes[place] for place in np.flatnonzero(listing.counts() == 1)]:
         raise DataError(
             f"a part of the training images is held out, for which a class needs two images; {name} has one of "

@@ -55,13 +55,17 @@ class Contender:
     @property
     def search_seconds(self) -> float | None:
         """What finding one of them took, calibration and all, if they were found."""
-        found = [_seconds_of(policy.provenance) for policy in self.policies if "seconds" in policy.provenance]
+        seconds = [_seconds_of(policy.provenance) for policy in self.policies]
+        found = [each for each in seconds if each is not None]
         return sum(found) / len(found) if found else None
 
 
-def _seconds_of(provenance: Mapping[str, Any]) -> float:
-    """Of a search and, where it ended with one, of its calibration."""
-    return float(provenance["seconds"]) + float(provenance.get("calibration", {}).get("seconds", 0.0))
+def _seconds_of(provenance: Mapping[str, Any]) -> float | None:
+    """Of a search and, where it ended with one, of its calibration; a file from elsewhere may say anything."""
+    calibration = provenance.get("calibration", {})
+    race = calibration.get("seconds", 0.0) if isinstance(calibration, Mapping) else 0.0
+    both = (provenance.get("seconds"), race)
+    return sum(both) if all(isinstance(each, int | float) for each in both) else None  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
