@@ -299,12 +299,14 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
         "reduced-cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": source}, device="cpu",
         jobs=1, say=str,
     )  # fmt: skip
-    assert "trained on 60 images instead of 4000" in to_markdown(reduced)
+    assert f"Reduced-cifar10: trained on 60 images of {source}, not on 4000." in to_markdown(reduced)
+    assert not any(found.comparable for found in reduced.found)
     fewer = reproduce(
         "cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": source}, device="cpu", subset=20,
         jobs=1, say=str,
     )  # fmt: skip
-    assert "Networks were trained on 20 images." in to_markdown(fewer)
+    assert f"Cifar10: trained on 20 images of {source}, not on 50000." in to_markdown(fewer)
+    assert 'class="paper"' not in to_svg(fewer)
 
 
 def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
@@ -381,6 +383,31 @@ def test_a_curve_joins_what_was_measured():
     assert len(heights) == 3
     assert heights == sorted(heights)  # fewer errors are lower in the picture
     assert not list(ElementTree.fromstring(to_svg(made("operation-count", [5.0]))).iter(f"{SVG}polyline"))
+
+
+def test_a_picture_shows_every_run_and_intervals_of_three():
+    kinds = [mark.get("class") for mark in ElementTree.fromstring(to_svg(made("operation-count", [5.0, 5.2])))]
+    assert (kinds.count("run"), kinds.count("ours"), kinds.count("paper")) == (1 + 2, 1 + 1, 1 + 1)  # legend, marks
+    assert "bar" not in kinds
+    kinds = [mark.get("class") for mark in ElementTree.fromstring(to_svg(made("operation-count", [5.0, 5.2, 5.1])))]
+    assert (kinds.count("run"), kinds.count("bar")) == (1 + 3, 1)
+
+
+def test_policies_on_several_sets_have_a_scale_for_each():
+    """63 and 66% on one set are far apart, and so are 8.9 and 9.2% on another; the fewest errors come first."""
+    errors = {"a": {"none": 66.0, "cutout": 63.0}, "b": {"none": 9.2, "cutout": 8.9}}
+    line = TABLES["quality"].lines[1]
+    rows = [
+        Found(replace(line, data=data, label=label, paper=None), {0: error}, "")
+        for data, found in errors.items()
+        for label, error in found.items()
+    ]
+    marks = list(ElementTree.fromstring(to_svg(Reproduction(TABLES["quality"], tuple(rows), 1, False, (), ()))))
+    names = [mark.text for mark in marks if "name" in (mark.get("class") or "")]
+    assert names == ["a, wrn-28-10", "cutout", "none", "b, wrn-28-10", "cutout", "none"]
+    places = [float(mark.get("cx")) for mark in marks if mark.get("class") == "ours"][1:]  # without the legend's
+    assert places[1] - places[0] > 100
+    assert places[3] - places[2] > 100
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

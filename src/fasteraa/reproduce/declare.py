@@ -27,14 +27,20 @@ class DataSet:
     split: str = "train"
     subset: int | None = None
     size: int | None = None
+    whole: int | None = None  # images of that split, where all of them are meant and the paper has numbers
+
+    @property
+    def images(self) -> int | None:
+        """How many are to be trained on, as far as that is known."""
+        return self.subset or self.whole
 
 
 DATA = {
-    "cifar10": DataSet("cifar10"),
-    "cifar100": DataSet("cifar100"),
-    "svhn": DataSet("svhn", "train+extra"),
+    "cifar10": DataSet("cifar10", whole=50_000),
+    "cifar100": DataSet("cifar100", whole=50_000),
+    "svhn": DataSet("svhn", "train+extra", whole=604_388),
     "reduced-cifar10": DataSet("cifar10", subset=4_000),
-    "imagenet": DataSet("imagenet", size=224),
+    "imagenet": DataSet("imagenet", size=224, whole=1_281_167),
     "reduced-cifar100": DataSet("cifar100", subset=4_000),
     "reduced-svhn": DataSet("svhn", subset=1_000),
     **{f"fashion-{count}": DataSet("fashion-mnist", subset=count) for count in (300, 1_000, 4_000)},

@@ -134,6 +134,7 @@ class _Made:
         self.values: dict[int, dict[int, float]] = {}  # place in the table -> seed -> measured
         self.troubles: dict[str, str] = {}  # data set -> why it is not there
         self.failed: list[str] = []  # searches that came to nothing
+        self.unlike: set[str] = set()  # data sets of which other images were trained on than the table says
         self.remarks: list[str] = []
         self.devices: set[str] = set()
 
@@ -234,7 +235,7 @@ class _Made:
 
     def _images(self, wanted: Search) -> ImageSet:
         source = self.setting.known_source(wanted.source)
-        images = self._at_most(wanted.images, wanted.source, "train", "searched")
+        images = self._at_most(wanted.images, wanted.source, "train")
         size = None if self.setting.quick else wanted.size
         classes = self._at_most_classes(wanted)
         return load(source, subset=images, classes=classes, size=size, data_root=self.setting.data_root)
@@ -297,15 +298,18 @@ class _Made:
             data_root=self.setting.data_root,
             split=split,
             size=None if self.setting.quick else known.size,
-            subset=self._at_most(self.setting.subset or known.subset, known.source, split, "trained on"),
+            subset=self._at_most(self.setting.subset or known.subset, known.source, split),
         )
+        if known.images not in (None, len(arena.data)) and not self.setting.quick:
+            self.unlike.add(data)
+            self._remark(f"{data}: trained on {len(arena.data)} images of {source}, not on {known.images}")
         if arena.share:
             self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
         for each in arena.broken:
             self._remark(f"left out, could not be read: {each}")
         return arena
 
-    def _at_most(self, images: int | None, name: str, split: str, deed: str) -> int | None:
+    def _at_most(self, images: int | None, name: str, split: str) -> int | None:
         """So many images, or None where a source that stands in has no more than that."""
         if self.setting.quick:
             return images and QUICK_IMAGES
@@ -313,8 +317,6 @@ class _Made:
         if source == name or images is None:
             return images
         have = len(open_source(source, self.setting.data_root).listing(split))
-        if have < images:
-            self._remark(f"{source} stands in for {name}; {deed} {have} images instead of {images}")
         return images if have > images else None
 
     def _at_most_classes(self, wanted: Search) -> int | None:
@@ -338,8 +340,9 @@ class _Made:
             if isinstance(line.policy, Search):
                 policies = self._policies(line.policy).values()
                 self.devices |= {f"searches on {each.provenance.get('device', 'unknown device')}" for each in policies}
-        if self.setting.subset is not None:
-            self._remark(f"networks were trained on {self.setting.subset} images")
+                for images in {each.provenance["data"]["images"] for each in policies} - {line.policy.images}:
+                    if line.policy.images and not self.setting.quick:
+                        self._remark(f"{line.policy.source}: searched on {images} images, not on {line.policy.images}")
         self.remarks += [f"no data: {text}" for text in self.troubles.values()]
         self.remarks += [f"a search failed, {text}" for text in self.failed]
         return Reproduction(
@@ -362,7 +365,9 @@ class _Made:
             words.append("not run")
         elif len(values) < self.setting.seeds:
             words.append(f"{len(values)} of {self.setting.seeds} runs")
-        return Found(line, values, "; ".join(words), line.policy is None or place in self.chosen)
+        asked_for = line.policy is None or place in self.chosen
+        comparable = not (line.recipe and line.data in self.unlike)
+        return Found(line, values, "; ".join(words), asked_for, comparable)
 
 
 def _with(lines: Mapping[int, Line], part: str) -> dict[int, Line]:

@@ -168,28 +168,38 @@ def publish(result: Reproduction, folder: Path) -> None:
 
 _WIDTH, _LEFT, _RIGHT, _LINE, _TOP, _FIGURE = 860, 380, 40, 22, 34, 320
 _STYLE = (
-    "text{font:12px sans-serif;fill:#222}.tick{text-anchor:middle;fill:#666}.name{text-anchor:end}.grid{stroke:#ddd}"
-    ".bar{stroke:#2b6cb0;stroke-width:2}.ours{fill:#2b6cb0}.curve{fill:none;stroke:#2b6cb0;stroke-width:1.5}"
+    "text{font:12px sans-serif;fill:#222}.tick{text-anchor:middle;fill:#666}.name{text-anchor:end}"
+    ".title{font-weight:bold}.grid{stroke:#ddd}"
+    ".bar{stroke:#2b6cb0;stroke-width:2}.ours{fill:#2b6cb0}.run{fill:#90b8dd}.curve{fill:none;stroke:#2b6cb0;stroke-width:1.5}"
     ".paper{fill:none;stroke:#c05621;stroke-width:2}"
 )
 Place = Callable[[float], float]
 
 
 def to_svg(result: Reproduction) -> str:
-    """Ours as a blue dot with its interval, the paper's as a red ring."""
-    shown = [found for found in result.found if found.values or found.line.paper is not None]
+    """Our mean as a blue dot with its interval, our runs as pale ones, the paper's as a red ring."""
+    shown = [found for found in result.found if found.values or _paper(found) is not None]
     numbers = [n for found in shown for n in _numbers(found)]
     if not numbers:
         return _svg(60, ['<text x="20" y="40">nothing was run, and the paper has no numbers</text>'])
-    return _curve(result, shown, numbers) if result.table.axis else _dots(result, shown, numbers)
+    return _curve(result, shown, numbers) if result.table.axis else _dots(result, shown)
 
 
 def _numbers(found: Found) -> list[float]:
+    """All that the picture has to have room for."""
+    paper = _paper(found)
+    return [*found.values.values(), *_interval(found), *([] if paper is None else [paper])]
+
+
+def _paper(found: Found) -> float | None:
+    """Its number, where it is one of the same thing."""
+    return found.line.paper if found.comparable else None
+
+
+def _interval(found: Found) -> list[float]:
+    """Its ends. That of two runs is 13 times as wide as they lie apart, and dwarfs the picture: left out."""
     ours = found.ours
-    ends = [] if ours is None else [ours.mean]
-    if ours is not None and math.isfinite(ours.half):
-        ends += [ours.mean - ours.half, ours.mean + ours.half]
-    return ends + ([] if found.line.paper is None else [found.line.paper])
+    return [] if ours is None or ours.n < 3 else [ours.mean - ours.half, ours.mean + ours.half]
 
 
 def _svg(height: float, marks: Sequence[str]) -> str:
@@ -217,22 +227,45 @@ def _between(share: float, start: float, end: float) -> float:
     return round(start + min(max(share, 0.0), 1.0) * (end - start), 1)
 
 
-def _dots(result: Reproduction, shown: Sequence[Found], numbers: Sequence[float]) -> str:
-    """A line for every number of the table."""
-    height = _TOP + _LINE * len(shown) + 44
-    x, marked = _scale(numbers, _LEFT, _WIDTH - _RIGHT, result.table.logarithmic)
-    marks = [_legend(result)]
+def _dots(result: Reproduction, shown: Sequence[Found]) -> str:
+    """A line for every number. Policies on several data sets: a scale for each set, the fewest errors first."""
+    if not result.table.ranked:
+        rows = [(_name(found), found) for found in shown]
+        marks, height = _panel(rows, _TOP, result.table.logarithmic)
+    else:
+        marks, height = [], _TOP
+        for data in dict.fromkeys(found.line.data for found in shown):
+            here = sorted((found for found in shown if found.line.data == data), key=_middle)
+            title = escape(f"{data}, {here[0].line.network}")
+            marks.append(f'<text class="name title" x="{_LEFT - 10}" y="{height + 16}">{title}</text>')
+            more, height = _panel([(found.line.label, found) for found in here], height + _LINE)
+            marks += more
+    marks.append(f'<text class="tick" x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{height + 10}">{result.table.unit}</text>')
+    return _svg(height + 16, [_legend(result), *marks])
+
+
+def _middle(found: Found) -> float:
+    return found.ours.mean if found.ours is not None else max(_numbers(found))
+
+
+def _name(found: Found) -> str:
+    data, network, label, *_ = cells(found)
+    return f"{data}, {label}" if network == "-" else f"{data}, {network}, {label}"
+
+
+def _panel(rows: Sequence[tuple[str, Found]], top: float, logarithmic: bool = False) -> tuple[list[str], float]:
+    """Lines under each other on one scale, and where they end."""
+    bottom = top + _LINE * len(rows) + 6
+    x, marked = _scale([n for _, found in rows for n in _numbers(found)], _LEFT, _WIDTH - _RIGHT, logarithmic)
+    marks = []
     for tick in marked:
-        marks.append(f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{height - 38}"/>')
-        marks.append(f'<text class="tick" x="{x(tick)}" y="{height - 22}">{tick:g}</text>')
-    for number, found in enumerate(shown):
-        y = _TOP + _LINE * (number + 0.5)
-        data, network, label, *_ = cells(found)
-        name = escape(short(f"{data}, {label}" if network == "-" else f"{data}, {network}, {label}", 60))
-        marks.append(f'<text class="name" x="{_LEFT - 10}" y="{y + 4}">{name}</text>')
+        marks.append(f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{top}" y2="{bottom}"/>')
+        marks.append(f'<text class="tick" x="{x(tick)}" y="{bottom + 16}">{tick:g}</text>')
+    for number, (name, found) in enumerate(rows):
+        y = top + _LINE * (number + 0.5)
+        marks.append(f'<text class="name" x="{_LEFT - 10}" y="{y + 4}">{escape(short(name, 60))}</text>')
         marks += _pair(found, x, lambda n, y=y: y)  # type: ignore[misc]
-    marks.append(f'<text class="tick" x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{height - 6}">{result.table.unit}</text>')
-    return _svg(height, marks)
+    return marks, bottom + 24
 
 
 def _curve(result: Reproduction, shown: Sequence[Found], numbers: Sequence[float]) -> str:
@@ -260,10 +293,11 @@ def _curve(result: Reproduction, shown: Sequence[Found], numbers: Sequence[float
 
 
 def _pair(found: Found, x: Place, y: Place) -> list[str]:
-    marks, ours, paper = [], found.ours, found.line.paper
-    if ours is not None and math.isfinite(ours.half):
-        low, high = ours.mean - ours.half, ours.mean + ours.half
+    marks, ours, paper = [], found.ours, _paper(found)
+    if ends := _interval(found):
+        low, high = ends
         marks.append(f'<line class="bar" x1="{x(low)}" x2="{x(high)}" y1="{y(low)}" y2="{y(high)}"/>')
+    marks += [f'<circle class="run" cx="{x(n)}" cy="{y(n)}" r="2.5"/>' for n in found.values.values()]
     if paper is not None:
         marks.append(f'<circle class="paper" cx="{x(paper)}" cy="{y(paper)}" r="5"/>')
     if ours is not None:
@@ -273,7 +307,12 @@ def _pair(found: Found, x: Place, y: Place) -> list[str]:
 
 def _legend(result: Reproduction) -> str:
     quick = "  QUICK: the numbers mean nothing" if result.quick else ""
-    return (
-        '<circle class="paper" cx="20" cy="16" r="5"/><text x="32" y="20">the paper</text>'
-        f'<circle class="ours" cx="110" cy="16" r="4"/><text x="122" y="20">ours, 95% interval{quick}</text>'
-    )
+    ours = "our mean" + (", 95% interval" if any(_interval(found) for found in result.found) else "")
+    items = [("ours", 4.0, ours), ("run", 2.5, "a run of ours")]
+    if any(_paper(found) is not None for found in result.found):
+        items.append(("paper", 5.0, "the paper"))
+    marks, x = [], 20
+    for kind, radius, words in items:
+        marks.append(f'<circle class="{kind}" cx="{x}" cy="16" r="{radius}"/><text x="{x + 12}" y="20">{words}</text>')
+        x += 30 + 7 * len(words)
+    return "".join(marks) + f'<text x="{x}" y="20">{quick}</text>'

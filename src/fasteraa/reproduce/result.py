@@ -17,6 +17,7 @@ class Found:
     values: Mapping[int, float]  # seed -> measured
     remark: str  # why there is no number of ours, or fewer than planned
     asked_for: bool = True  # False where `only` left it out: it may have been run before
+    comparable: bool = True  # False where ours was trained on fewer images, or others, than the paper's
 
     @property
     def ours(self) -> Estimate | None:
