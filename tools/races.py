@@ -1,0 +1,81 @@
+"""Do races foretell long trainings? Those of the calibrated searches in results/quality beside its table.
+
+    python3 tools/races.py
+
+For every policy that was both raced (short trainings, by the loss on images held back) and trained long (by the error
+on the test images): how far it is behind the chosen one, in % (natural logarithms), and its training loss in the race.
+Then a line through what the long training adds to the race, over the training loss: whether policies that are harder
+to fit gain by longer trainings of larger networks.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+QUALITY = Path(__file__).resolve().parent.parent / "results" / "quality"
+AUTOAUGMENT = {"svhn": "autoaugment-svhn"}  # whose policy is in the table; CIFAR-10's elsewhere
+NAMES = {
+    "none": "none",
+    "randaugment(2,14)": "RandAugment (2, 14)",
+    "trivialaugment-wide": "TrivialAugment (wide)",
+    "uniform": "uniform",
+}
+FOUND, CHOSEN = "Faster AA, floor on diversity", "calibrated search"  # another one for each seed
+
+
+def main() -> None:
+    table = json.loads((QUALITY / "table.json").read_text())
+    for source, classes in (("cifar100", 100), ("cifar10", 10), ("svhn", 10)):
+        lines = [line for line in table["lines"] if line["data"] == f"reduced-{source}"]
+        errors = {line["label"]: {int(seed): error for seed, error in line["values"].items()} for line in lines}
+        rows = [row for file in races(source) for row in compared(json.loads(file.read_text()), source, errors)]
+        print(f"reduced-{source}")
+        for seed, label, short, long, loss, _ in rows:
+            print(f"  search {seed}, {label:24} race {short:+5.1f}%, long {long:+5.1f}%, training loss {loss:.2f}")
+        told = np.array([row[2:] for row in rows if row[1] != "none"])
+        fitted(told[:, 1] - told[:, 0], told[:, 2] - told[:, 3], classes)
+
+
+def races(source: str) -> list[Path]:
+    return sorted((QUALITY / "searches").glob(f"{source}-*/calibrated.json"))
+
+
+def compared(policy: dict[str, Any], source: str, errors: dict[str, dict[int, float]]) -> list[tuple[Any, ...]]:
+    """Seed, label, behind in the race and in the long training, training loss, that of the chosen one."""
+    found = policy["provenance"]["calibration"]
+    seed, trials = policy["provenance"]["config"]["seed"], {trial["candidate"]: trial for trial in found["table"]}
+    chosen = trials[found["chosen"]]
+    labels = NAMES | {AUTOAUGMENT.get(source, "autoaugment-cifar10"): "AutoAugment"}
+    rows = []
+    for name, trial in trials.items():
+        if name in labels and name != found["chosen"]:
+            error = float(np.mean(list(errors[labels[name]].values())))
+        elif name == "found" and seed in errors[FOUND]:
+            error = errors[FOUND][seed]
+        else:
+            continue
+        folds = min(len(trial["losses"]), len(chosen["losses"]))
+        short = np.mean(np.log(np.divide(trial["losses"][:folds], chosen["losses"][:folds])))
+        long = np.log(error / errors[CHOSEN][seed])
+        rows.append((seed, name, 100 * short, 100 * long, trial["training_loss"], chosen["training_loss"]))
+    return rows
+
+
+def fitted(added: np.ndarray, harder: np.ndarray, classes: int) -> None:
+    columns = np.stack([harder, np.ones_like(harder)], 1)
+    slope, lead = np.linalg.lstsq(columns, added, rcond=None)[0]
+    rest = added - columns @ (slope, lead)
+    error = np.sqrt(rest @ rest / (len(added) - 2) * np.linalg.inv(columns.T @ columns)[0, 0])
+    guessing = np.log(classes)
+    print(
+        f"  the long training adds {slope:+.1f}% a unit of training loss (standard error {error:.1f}, n {len(added)}),"
+        f" which is {slope * guessing:+.0f}% a loss of guessing, and {lead:+.1f}% for all but the chosen one"
+    )
+
+
+if __name__ == "__main__":
+    main()
