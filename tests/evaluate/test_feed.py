@@ -55,6 +55,22 @@ def test_an_incomplete_batch_is_dropped_but_not_always_the_same_images(tiny):
     assert len(set.union(*seen)) == 40
 
 
+@pytest.mark.parametrize(("values", "calls"), [(48 * 192, [48]), (40 * 192, [32, 16]), (1, [16, 16, 16])])
+def test_many_batches_are_augmented_at_once(tiny, monkeypatch, values, calls):
+    """As many as there is room for, one at least; an image has 3 x 8 x 8 = 192 values."""
+    sizes = []
+
+    def augment(policy, images, generator, pool):
+        sizes.append(len(images))
+        return images
+
+    monkeypatch.setattr(feed_module, "_AT_ONCE", {"cpu": values})
+    monkeypatch.setattr(feed_module, "augment", augment)
+    batches = list(make(numbered(48), tiny, "uniform").epoch(0))
+    assert [len(images) for images, _ in batches] == [16, 16, 16]
+    assert sizes == calls
+
+
 def test_fewer_images_than_a_batch_are_one_batch(tiny):
     feed = make(numbered(5), tiny)
     assert feed.steps == 1

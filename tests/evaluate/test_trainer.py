@@ -241,6 +241,31 @@ def test_every_step_has_the_rate_of_the_schedule(data, held_out, tiny, monkeypat
     assert rates == pytest.approx([tiny.rate(number, 4) for number in range(12)])
 
 
+@pytest.mark.parametrize(
+    ("told", "precision", "half"),
+    [
+        ({"avx512_bf16": True}, "auto", True),
+        ({"amx_bf16": True, "avx512_bf16": False}, "auto", True),
+        ({"avx512_bf16": False}, "auto", False),
+        ({}, "auto", False),
+        ({"avx512_bf16": True}, "float32", False),
+        ({}, "bfloat16", True),
+    ],
+)
+def test_a_cpu_trains_in_bfloat16_where_it_calculates_in_it(data, held_out, tiny, monkeypatch, told, precision, half):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    kinds, plain = set(), nn.Conv2d.forward
+
+    def watched(self, x):
+        kinds.add(plain(self, x).dtype)
+        return plain(self, x)
+
+    monkeypatch.setattr(nn.Conv2d, "forward", watched)
+    trained = run(data, held_out, replace(tiny, epochs=1, precision=precision))
+    assert kinds == {torch.bfloat16 if half else torch.float32}
+    assert trained.provenance["precision"] == ("bfloat16" if half else "float32")
+
+
 def test_nesterov_momentum(data, tiny):
     group = Training(data, named("none"), tiny, 0, CPU).optimiser.param_groups[0]
     assert (group["momentum"], group["nesterov"]) == (0.9, True)

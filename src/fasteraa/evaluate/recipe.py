@@ -34,7 +34,7 @@ class TrainRecipe:
     crop: float = _setting(0.125, "Zero padding of the random crop, as a share of the side (CIFAR: 4 of 32).")
     crop_kind: str = _setting("pad", "pad: crop of the padded image; resized: crop of any size and shape, as ImageNet.")
     flip: bool = _setting(True, "Random horizontal flip; switch it off for text and digits.")
-    precision: str = _setting("auto", "auto (bfloat16 on a GPU that has it), bfloat16 or float32.")
+    precision: str = _setting("auto", "auto (bfloat16 where the device calculates in it), bfloat16 or float32.")
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 2), ("warmup", 0), ("clip", 0), ("cutout", 0)):

@@ -337,7 +337,15 @@ def _optimiser(network: nn.Module, recipe: TrainRecipe, rate: Tensor) -> torch.o
 def _is_half(precision: str, device: torch.device) -> bool:
     if precision != "auto":
         return precision == "bfloat16"
-    return device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    return device.type == "cpu" and _cpu_has_bfloat16()
+
+
+def _cpu_has_bfloat16() -> bool:
+    """Whether it calculates in them; one that converts back and forth is slower than with float32."""
+    told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(told.get("avx512_bf16") or told.get("amx_bf16"))
 
 
 def _provenance(
@@ -348,6 +356,7 @@ def _provenance(
         "held_out": {"images": len(held_out), "fingerprint": held_out.fingerprint},
         "policy": {"name": policy.name, "hash": policy.hash},
         "recipe": asdict(recipe),
+        "precision": "bfloat16" if _is_half(recipe.precision, device) else "float32",
         "seed": seed,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine() + " CPU",
         "versions": {"fasteraa": __version__, "torch": torch.__version__, "python": platform.python_version()},
