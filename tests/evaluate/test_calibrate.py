@@ -485,6 +485,31 @@ def test_fewer_epochs_in_later_rounds_are_said():
     assert "7 to 12 epochs of small" in Calibration(one[0], one, 5, RECIPE, 1.0, rounds=rounds).sentence()
 
 
+def test_trainings_too_short_to_tell_are_said_to_be():
+    one = (trial("a", (5.0,)),)
+    found = Calibration(one[0], one, 3, RECIPE, 1.0, rounds=(Round(6, 40, 1.0),), telling=(60, 601.0))
+    assert found.sentence().endswith(
+        " Trainings as short as that say little about longer ones: 60 epochs would say more, and take about 11 minutes "
+        "(--calibrate-minutes 11)."
+    )
+    assert "short" not in replace(found, rounds=(Round(6, 48, 1.0),)).sentence()  # a slow machine, four fifths
+    assert "short" not in replace(found, telling=None).sentence()
+
+
+def test_a_short_race_says_what_a_telling_one_would_take(tmp_path, monkeypatch):
+    """4 of 60 epochs; two candidates on three folds, each in every round; given that time, the next race takes it."""
+    monkeypatch.setattr(budget, "image_seconds", lambda *_: 0.05)
+    recipe = replace(RECIPE, epochs=60)
+    data = brightness_classes(24)
+    short = calibrate(data, TWO, recipe=recipe, device="cpu", folder=tmp_path, minutes=0.01, jobs=1)
+    epochs, seconds = short.telling
+    assert (short.rounds[0].epochs, epochs) == (4, 60)
+    assert seconds == pytest.approx(60 * 6 * 0.05 * len(data) * 2 / 3, rel=0.1)
+    plan = Plan(tmp_path / "other.json", "", len(data), 0.05)
+    budget.plan_race(plan, TWO, recipe, seconds, len(data) * 2 // 3, 3, 0)
+    assert plan.epochs == 60
+
+
 # --- trainings that diverge -----------------------------------------------------------------------------------------
 
 

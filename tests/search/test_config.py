@@ -76,7 +76,7 @@ def test_bad_files(tmp_path):
         read_config(tmp_path / "typo.toml")
 
 
-@pytest.mark.parametrize("images, batch", [(4_000, 128), (128, 128), (127, 126), (100, 100), (5, 4)])
+@pytest.mark.parametrize(("images", "batch"), [(4_000, 128), (128, 128), (127, 126), (100, 100), (5, 4)])
 def test_a_batch_is_no_larger_than_the_images(images, batch):
     assert settled(SearchConfig(), images).batch_size == batch
     assert settled(SearchConfig(epochs=1), images).batch_size == batch

@@ -282,6 +282,8 @@ def test_few_images_make_smaller_batches(quick, tmp_path):
     assert resumed.hash == search(nine, replace(two, batch_size=8)).policy.hash
     with pytest.raises(RunError, match="was started with batch_size = 8, now it is 6"):
         search(nine, replace(two, batch_size=6), out=out, resume=True)
+    with pytest.raises(RunError, match="had other data"):  # not: another batch, which only follows from those
+        search(ImageSet.of(nine.images[:6], nine.labels[:6], "ab", "six"), two, out=out, resume=True)
     three = ImageSet.of(nine.images[:3], nine.labels[:3], "ab", "three")
     with pytest.raises(DataError, match="a search needs at least 4 images, 'three' has 3"):
         search(three, config)

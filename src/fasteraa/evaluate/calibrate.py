@@ -122,6 +122,7 @@ def calibrate(
         all_images=all_images,
         rounds=tuple(plan.rounds),
         effects=effects,
+        telling=budget.telling(plan, recipe, trained_on),
     )
 
 
@@ -179,7 +180,9 @@ def _raceable(data: ImageSet, say: Say) -> ImageSet:
     if max(data.counts()) < 2:
         raise RaceError("calibration holds images back, but no class has two different ones")
     if len(data) < whole:
-        say(f"calibrating without {whole - len(data)} images, which are copies of others")
+        copies = whole - len(data)
+        which = "image, which is a copy of another" if copies == 1 else "images, which are copies of others"
+        say(f"calibrating without {copies} {which}")
     return data
 
 

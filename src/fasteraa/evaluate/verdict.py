@@ -24,6 +24,7 @@ from fasteraa.policy.artifact import Policy
 
 # standard errors by which an expectation moves an error, at most (limited translation, as Efron and Morris call it)
 _FURTHEST = 3.0
+_NEARLY = 0.8  # of the epochs that tell something
 _LOSS_NOISE = 0.62  # that of a loss, relative to it, as a share of that of an error, relative to that
 
 
@@ -74,6 +75,7 @@ class Calibration:
     all_images: int = 0  # that there were
     rounds: tuple[Round, ...] = ()
     effects: Effects | None = None  # of operations, where that was tested
+    telling: tuple[int, float] | None = None  # epochs that tell something, and the seconds of a race of those
 
     def against(self, label: str) -> Estimate | None:
         """The winner's score minus that of another, fold by fold, where both were raced."""
@@ -85,6 +87,9 @@ class Calibration:
 
     def sentence(self) -> str:
         """What was chosen, and how sure that is."""
+        return self._choice() + self._too_short()
+
+    def _choice(self) -> str:
         words = (
             f"Chosen: {self.chosen.label}, with {self.chosen.error:.1f}% errors on images held back from training "
             f"({trainings(len(self.chosen.errors))} of {self._epochs()} epochs of {self.recipe.network}{self._part()})"
@@ -106,6 +111,17 @@ class Calibration:
             return f"{words}{self._sureness(fewest.label)}."
         return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
 
+    def _too_short(self) -> str:
+        """Nothing if trainings were long enough, or nearly: a slow machine shortens them a little."""
+        if self.telling is None or self._least_epochs() >= _NEARLY * self.telling[0]:
+            return ""
+        epochs, seconds = self.telling
+        minutes = max(2, math.ceil(seconds / 60))
+        return (
+            f" Trainings as short as that say little about longer ones: {epochs} epochs would say more, and take about "
+            f"{minutes} minutes (--calibrate-minutes {minutes})."
+        )
+
     def _has_fewer(self, other: Trial) -> bool:
         """Errors, as far as the sentence shows them."""
         return round(other.error, 1) < round(self.chosen.error, 1)
@@ -115,8 +131,11 @@ class Calibration:
 
     def _epochs(self) -> str:
         """Later rounds may have had fewer."""
-        least = min((each.epochs for each in self.rounds), default=self.recipe.epochs)
+        least = self._least_epochs()
         return str(least) if least == self.recipe.epochs else f"{least} to {self.recipe.epochs}"
+
+    def _least_epochs(self) -> int:
+        return min((each.epochs for each in self.rounds), default=self.recipe.epochs)
 
     def _sureness(self, label: str) -> str:
         found = self.against(label)

@@ -79,7 +79,6 @@ def search(
     if folder is not None:
         run.describe_data()
         if resume:
-            folder.open_old(run.config)
             run.load()
         folder.begin(run.config)  # when resuming, the number of epochs may be another
         if not resume:
@@ -325,15 +324,16 @@ class Run:
         """Go on where the checkpoint stands; a run that never got to one starts anew."""
         assert self.folder is not None
         state = self.folder.load_checkpoint(self.device)
-        if state is None:
-            self.save_start()
-            return
         for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
-            if state[what] != mine:
+            if state is not None and state[what] != mine:
                 raise RunError(
                     f"the run in {str(self.folder.path)!r} had other {what} ({state[what][:16]}, now {mine[:16]}): "
                     "resume it with the source and the settings it was started with"
                 )
+        self.folder.open_old(self.config)  # now that the batch is known, which follows from the data
+        if state is None:
+            self.save_start()
+            return
         if state["epoch"] > self.planned:
             raise RunError(
                 f"the run in {str(self.folder.path)!r} has {state['epoch']} epochs behind it, more than epochs = "
