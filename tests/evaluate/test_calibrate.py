@@ -464,6 +464,14 @@ def test_what_did_better_is_said_truly():
     assert "; c has fewer, 6.0%, but is less sure of the right classes" in said(second, third)
 
 
+def test_labels_with_a_comma_stand_in_quotes():
+    one, two = trial("found, 2 passes", (5.0, 5.0)), trial("uniform, 2 passes", (6.0, 6.0))
+    assert Calibration(one, (one, two), 3, RECIPE, 1.0).sentence().startswith("Chosen: 'found, 2 passes', with 5.0%")
+    others = (two, replace(two, scores=(4.0, 4.0)), replace(two, errors=(4.0, 4.0)))
+    for other, words in zip(others, ("next is '", "; '", "; '"), strict=True):
+        assert f"{words}uniform, 2 passes' " in Calibration(one, (one, other), 3, RECIPE, 1.0).sentence()
+
+
 def test_one_that_went_out_earlier_was_not_outweighed():
     """All others that came as far diverged: it had fewer errors, but on fewer images."""
     trials = (trial("a", (7.0, 7.0)), replace(trial("b", (6.0, 50.0)), diverged="why"), trial("c", (6.0,)))

@@ -91,8 +91,8 @@ class Calibration:
 
     def _choice(self) -> str:
         words = (
-            f"Chosen: {self.chosen.label}, with {self.chosen.error:.1f}% errors on images held back from training "
-            f"({trainings(len(self.chosen.errors))} of {self._epochs()} epochs of {self.recipe.network}{self._part()})"
+            f"Chosen: {_quoted(self.chosen.label)}, with {self.chosen.error:.1f}% errors on images held back from "
+            f"training ({trainings(len(self.chosen.errors))} of {self._epochs()} epochs of {self.recipe.network}{self._part()})"
         )
         rest = [trial for trial in self.trials if trial.label != self.chosen.label and not trial.diverged]
         if not rest:
@@ -102,14 +102,14 @@ class Calibration:
         if second in as_far and second.score < self.chosen.score:
             how = "did better" if self._has_fewer(second) else "was surer of the right classes"
             return (
-                f"{words}; {second.label} {how} ({second.error:.1f}%), but so few images do not outweigh what was "
-                "measured on other data."
+                f"{words}; {_quoted(second.label)} {how} ({second.error:.1f}%), but so few images do not outweigh what "
+                "was measured on other data."
             )
         fewest = min(as_far, key=lambda trial: trial.error, default=second)
         if fewest in as_far and self._has_fewer(fewest):
-            words += f"; {fewest.label} has fewer, {fewest.error:.1f}%, but is less sure of the right classes"
+            words += f"; {_quoted(fewest.label)} has fewer, {fewest.error:.1f}%, but is less sure of the right classes"
             return f"{words}{self._sureness(fewest.label)}."
-        return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
+        return f"{words}; next is {_quoted(second.label)} with {second.error:.1f}%{self._sureness(second.label)}."
 
     def _too_short(self) -> str:
         """Nothing if trainings were long enough, or nearly: a slow machine shortens them a little."""
@@ -195,6 +195,11 @@ class Calibration:
                 for trial in self.trials
             ],
         }
+
+
+def _quoted(label: str) -> str:
+    """A comma in a label must not look like one of the sentence."""
+    return f"'{label}'" if "," in label else label
 
 
 def trainings(count: int) -> str:
