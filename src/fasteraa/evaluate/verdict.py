@@ -90,9 +90,10 @@ class Calibration:
         return self._choice() + self._too_short()
 
     def _choice(self) -> str:
+        how = f"{trainings(len(self.chosen.errors))} of {self._epochs()} epochs of {self.recipe.network}{self._part()}"
         words = (
             f"Chosen: {_quoted(self.chosen.label)}, with {self.chosen.error:.1f}% errors on images held back from "
-            f"training ({trainings(len(self.chosen.errors))} of {self._epochs()} epochs of {self.recipe.network}{self._part()})"
+            f"training ({how})"
         )
         rest = [trial for trial in self.trials if trial.label != self.chosen.label and not trial.diverged]
         if not rest:
@@ -100,10 +101,10 @@ class Calibration:
         second = rest[0]
         as_far = [trial for trial in rest if len(trial.errors) == len(self.chosen.errors)]
         if second in as_far and second.score < self.chosen.score:
-            how = "did better" if self._has_fewer(second) else "was surer of the right classes"
+            better = "did better" if self._has_fewer(second) else "was surer of the right classes"
             return (
-                f"{words}; {_quoted(second.label)} {how} ({second.error:.1f}%), but so few images do not outweigh what "
-                "was measured on other data."
+                f"{words}; {_quoted(second.label)} {better} ({second.error:.1f}%), but so few images do not outweigh "
+                "what was measured on other data."
             )
         fewest = min(as_far, key=lambda trial: trial.error, default=second)
         if fewest in as_far and self._has_fewer(fewest):
