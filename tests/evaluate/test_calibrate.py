@@ -518,6 +518,19 @@ def test_a_short_race_says_what_a_telling_one_would_take(tmp_path, monkeypatch):
     assert plan.epochs == 60
 
 
+def test_a_race_that_is_over_is_run_anew_with_more_time_alone(tmp_path, monkeypatch):
+    """What the sentence about short trainings advises can be done with --resume."""
+    monkeypatch.setattr(budget, "image_seconds", lambda *_: 0.05)
+    data, said, epochs = brightness_classes(24), [], []
+    for minutes in (0.01, 0.01, 5, 0.01):
+        found = calibrate(
+            data, TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=minutes, jobs=1, say=said.append
+        )
+        epochs.append(found.rounds[0].epochs)
+    assert epochs == [4, 4, 12, 12]
+    assert said.count("calibrating anew: the race in the folder had less time") == 1
+
+
 # --- trainings that diverge -----------------------------------------------------------------------------------------
 
 
