@@ -106,16 +106,18 @@ def test_a_network_that_is_not_for_images_so_small_still_leaves_a_summary(photos
     assert summary.endswith("The policy is as the search found it.\n")
 
 
-@pytest.mark.parametrize("caught", [(signal.SIGTERM,), ()])
-def test_stopped_between_the_trainings_of_a_calibration(photos, tmp_path, monkeypatch, caught):
-    """As in one of them: it is said that a policy is there, and how to go on."""
+@pytest.mark.parametrize(
+    ("where", "caught"), [("calibrate", (signal.SIGTERM,)), ("calibrate", ()), ("race_recipe", ())]
+)
+def test_stopped_between_the_trainings_of_a_calibration(photos, tmp_path, monkeypatch, where, caught):
+    """As in one of them, or before them: it is said that a policy is there, and how to go on."""
     from fasteraa.cli import search as module
     from fasteraa.errors import Stopped
 
     def interrupted(*given, **settings):
         raise KeyboardInterrupt(*caught)
 
-    monkeypatch.setattr("fasteraa.evaluate.calibrate.calibrate", interrupted)
+    monkeypatch.setattr(f"fasteraa.evaluate.calibrate.{where}", interrupted)
     flags = {"size": 16, "epochs": 1, "batch_size": 8, "ops": "flip,invert", "set_": ["broken_budget=0.5"]}
     race = module.Race(0.01)
     with pytest.raises(Stopped, match="add --resume to calibrate it") as stopped:

@@ -464,6 +464,14 @@ def test_what_did_better_is_said_truly():
     assert "; c has fewer, 6.0%, but is less sure of the right classes" in said(second, third)
 
 
+def test_labels_with_a_comma_stand_in_quotes():
+    one, two = trial("found, 2 passes", (5.0, 5.0)), trial("uniform, 2 passes", (6.0, 6.0))
+    assert Calibration(one, (one, two), 3, RECIPE, 1.0).sentence().startswith("Chosen: 'found, 2 passes', with 5.0%")
+    others = (two, replace(two, scores=(4.0, 4.0)), replace(two, errors=(4.0, 4.0)))
+    for other, words in zip(others, ("next is '", "; '", "; '"), strict=True):
+        assert f"{words}uniform, 2 passes' " in Calibration(one, (one, other), 3, RECIPE, 1.0).sentence()
+
+
 def test_one_that_went_out_earlier_was_not_outweighed():
     """All others that came as far diverged: it had fewer errors, but on fewer images."""
     trials = (trial("a", (7.0, 7.0)), replace(trial("b", (6.0, 50.0)), diverged="why"), trial("c", (6.0,)))
@@ -483,6 +491,44 @@ def test_fewer_epochs_in_later_rounds_are_said():
     one = (trial("a", (5.0,)),)
     rounds = (Round(5, 12, 1.0), Round(3, 7, 1.0))
     assert "7 to 12 epochs of small" in Calibration(one[0], one, 5, RECIPE, 1.0, rounds=rounds).sentence()
+
+
+def test_trainings_too_short_to_tell_are_said_to_be():
+    one = (trial("a", (5.0,)),)
+    found = Calibration(one[0], one, 3, RECIPE, 1.0, rounds=(Round(6, 40, 1.0),), telling=(60, 601.0))
+    assert found.sentence().endswith(
+        " Trainings as short as that say little about longer ones: 60 epochs would say more, and take about 11 minutes "
+        "(--calibrate-minutes 11)."
+    )
+    assert "short" not in replace(found, rounds=(Round(6, 48, 1.0),)).sentence()  # a slow machine, four fifths
+    assert "short" not in replace(found, telling=None).sentence()
+
+
+def test_a_short_race_says_what_a_telling_one_would_take(tmp_path, monkeypatch):
+    """4 of 60 epochs; two candidates on three folds, each in every round; given that time, the next race takes it."""
+    monkeypatch.setattr(budget, "image_seconds", lambda *_: 0.05)
+    recipe = replace(RECIPE, epochs=60)
+    data = brightness_classes(24)
+    short = calibrate(data, TWO, recipe=recipe, device="cpu", folder=tmp_path, minutes=0.01, jobs=1)
+    epochs, seconds = short.telling
+    assert (short.rounds[0].epochs, epochs) == (4, 60)
+    assert seconds == pytest.approx(60 * 6 * 0.05 * len(data) * 2 / 3, rel=0.1)
+    plan = Plan(tmp_path / "other.json", "", len(data), 0.05)
+    budget.plan_race(plan, TWO, recipe, seconds, len(data) * 2 // 3, 3, 0)
+    assert plan.epochs == 60
+
+
+def test_a_race_that_is_over_is_run_anew_with_more_time_alone(tmp_path, monkeypatch):
+    """What the sentence about short trainings advises can be done with --resume."""
+    monkeypatch.setattr(budget, "image_seconds", lambda *_: 0.05)
+    data, said, epochs = brightness_classes(24), [], []
+    for minutes in (0.01, 0.01, 5, 0.01):
+        found = calibrate(
+            data, TWO, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=minutes, jobs=1, say=said.append
+        )
+        epochs.append(found.rounds[0].epochs)
+    assert epochs == [4, 4, 12, 12]
+    assert said.count("calibrating anew: the race in the folder had less time") == 1
 
 
 # --- trainings that diverge -----------------------------------------------------------------------------------------

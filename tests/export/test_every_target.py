@@ -322,9 +322,9 @@ def test_strengths(target, case):
 def test_strengths_are_said_and_written(tmp_path):
     policy = EVEN.with_strength((0.2, 0.3, 0.5), probability=0.5)
     assert report(policy, "python")[-1] == (
-        "strength: of the images pass 20% through 0, 30% through 1, 50% through 2 sub-policies; probabilities x0.50"
+        "strength: 20% of images pass through no sub-policy, 30% through 1, 50% through 2; probabilities x0.5"
     )
-    assert report(EVEN.with_strength(0), "dali") == ["strength: of the images pass 100% through 0 sub-policies"]
+    assert report(EVEN.with_strength(0), "dali") == ["strength: every image passes through no sub-policy"]
     for name in ("torchvision", "timm", "kornia", "dali", "keras"):
         package = TARGETS[name]
         if package is None or not fasteraa.export._missing(package):

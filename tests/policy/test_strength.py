@@ -3,6 +3,7 @@
 import json
 from importlib.resources import files
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
@@ -104,7 +105,21 @@ def test_no_pass_leaves_images_alone_and_two_inversions_cancel():
 
 def test_words():
     words = POLICY.with_strength((0, 0.5, 0.5), magnitude=1.2).describe().splitlines()[1]
-    assert words == "strength: of the images pass 50% through 1, 50% through 2 sub-policies; magnitudes x1.20"
+    assert words == "strength: 50% of images pass through 1 sub-policy, 50% through 2; magnitudes x1.2"
+    for passes, said in (
+        (0, "every image passes through no sub-policy"),
+        (3, "every image passes through 3 sub-policies"),
+        ((0.996, 0.004), "99.6% of images pass through no sub-policy, 0.4% through 1"),
+        ((0, 0, 1, 1), "50% of images pass through 2 sub-policies, 50% through 3"),
+    ):
+        assert POLICY.with_strength(passes).describe().splitlines()[1] == f"strength: {said}"
+    scaled = POLICY.with_strength(magnitude=0.001).describe().splitlines()[1]
+    assert scaled == "strength: every image passes through 1 sub-policy; magnitudes x0.001"
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    assert POLICY.with_strength(np.int64(2)).hash == POLICY.with_strength(2).hash
+    assert POLICY.with_strength(np.array([0.5, 0.5])).hash == POLICY.with_strength((0.5, 0.5)).hash
 
 
 @pytest.mark.parametrize(
@@ -112,6 +127,10 @@ def test_words():
     [
         ({"passes": 9}, "passes must be in 0..8, got 9"),
         ({"passes": -1}, "passes must be in 0..8, got -1"),
+        ({"passes": 2.0}, "passes must be a whole number in 0..8, or a list of the shares of 0, 1, 2, ... passes, got"),
+        ({"passes": True}, "passes must be a whole number in 0..8, or a list"),
+        ({"passes": "12"}, "passes must be a whole number in 0..8, or a list"),
+        ({"passes": {0: 0.5, 2: 0.5}}, "passes must be a whole number in 0..8, or a list"),  # keys are no shares
         ({"passes": ()}, "passes must give the shares of 0 to 8 sub-policies, got 0"),
         ({"passes": (0.0, 0.0)}, "passes must hold a positive share"),
         ({"passes": (1.0, -1.0)}, "weight must be a finite number of at least 0, got -1.0"),

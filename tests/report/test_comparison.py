@@ -51,6 +51,7 @@ def test_numbers_in_words():
     assert interval(estimate([7.0])) == "7.00"
     assert difference(None) == "-"
     assert difference(paired([1.0], [2.5])) == "-1.50"
+    assert difference(paired([1.0], [1.001])) == "+0.00"
     assert difference(paired([15.0, 15.9, 15.6], NONE)) == "-5.00 ± 0.25 (p < 0.001)"
     assert difference(paired([20.0, 22.0], [20.1, 21.0])).endswith("(p 0.563)")
 

@@ -161,7 +161,7 @@ def test_what_it_tells(run, compared):
     text = page_of(run, comparison=compared).text()
     for words in (
         "sample: 32 images of 10 classes at 8 x 8 pixels", "2 of 2 epochs", "The search is finished.",
-        "Strength: of the images pass 100% through 2 sub-policies.", "Chosen: found, 2 passes.",
+        "Strength: every image passes through 2 sub-policies.", "Chosen: found, 2 passes.",
         "found, 2 passes (chosen) 42.0 1.550 2 1.25", "none 50.0 1 1.00", "uniform 50.0 1 lost in epoch 1",
         "rotate -3.0 2.5 invert +12.3 4.0",
         "mine | <b>bold</b> 8.50",

@@ -39,7 +39,10 @@ class StopAfter(Silent):
     """Ends the run, as a crash would, after so many steps."""
 
     def __init__(self, steps):
-        self.left = steps
+        self.left, self.said = steps, []
+
+    def say(self, text):
+        self.said.append(text)
 
     def step(self):
         self.left -= 1

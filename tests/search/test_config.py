@@ -76,10 +76,16 @@ def test_bad_files(tmp_path):
         read_config(tmp_path / "typo.toml")
 
 
+@pytest.mark.parametrize(("images", "batch"), [(4_000, 128), (128, 128), (127, 126), (100, 100), (5, 4)])
+def test_a_batch_is_no_larger_than_the_images(images, batch):
+    assert settled(SearchConfig(), images).batch_size == batch
+    assert settled(SearchConfig(epochs=1), images).batch_size == batch
+
+
 def test_few_images_make_more_passes():
     """The paper's 20, unless that is fewer than 300 steps."""
     assert settled(SearchConfig(), 2_000).epochs == 20  # 15 steps each
     assert settled(SearchConfig(), 1_919).epochs == 22  # 14 steps each
     assert settled(SearchConfig(batch_size=64), 300).epochs == 75
-    assert settled(SearchConfig(), 100).epochs == 300  # a run with too few images says so itself
+    assert settled(SearchConfig(), 100).epochs == 300
     assert settled(SearchConfig(epochs=3), 300).epochs == 3

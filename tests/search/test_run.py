@@ -264,11 +264,29 @@ def test_choices_of_network_and_device(quick, tiny):
         find_device("gpu")
     with pytest.raises(ConfigError, match="device 'meta' is not supported; choices: auto, cpu"):
         find_device("meta")
-    with pytest.raises(ConfigError, match="lower --batch-size"):
-        search(tiny, replace(quick, batch_size=128))
     with pytest.raises(ConfigError, match="unknown critic_norm"):
         SearchConfig(critic_norm="layer")
     assert search(tiny, replace(quick, epochs=1, critic_norm="batch", backbone="wrn-10-1")).finished
+
+
+def test_few_images_make_smaller_batches(quick, tmp_path):
+    """All of them, or all but one; a run that goes on does so with the batches that it had."""
+    nine = ImageSet.of(torch.arange(9).view(9, 1, 1, 1).expand(9, 3, 8, 8).byte(), torch.arange(9) % 2, "ab", "nine")
+    config, out = replace(quick, batch_size=128, epochs=1), tmp_path / "run"
+    said = StopAfter(1_000)
+    assert search(nine, config, out=out, progress=said).policy.provenance["config"]["batch_size"] == 8
+    assert "batches of 8 images instead of 128: there are only 9" in said.said
+    assert read_config(out / "config.toml")["batch_size"] == 8
+    two = replace(config, epochs=2)  # asks for 128 again, as reproduce does
+    resumed = search(nine, two, out=out, resume=True).policy
+    assert resumed.hash == search(nine, replace(two, batch_size=8)).policy.hash
+    with pytest.raises(RunError, match="was started with batch_size = 8, now it is 6"):
+        search(nine, replace(two, batch_size=6), out=out, resume=True)
+    with pytest.raises(RunError, match="had other data"):  # not: another batch, which only follows from those
+        search(ImageSet.of(nine.images[:6], nine.labels[:6], "ab", "six"), two, out=out, resume=True)
+    three = ImageSet.of(nine.images[:3], nine.labels[:3], "ab", "three")
+    with pytest.raises(DataError, match="a search needs at least 4 images, 'three' has 3"):
+        search(three, config)
 
 
 def test_any_source(quick, tmp_path):

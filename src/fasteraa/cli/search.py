@@ -160,12 +160,17 @@ def _search(
             result.policy.save(folder.found)
             policy.save(folder.policy)
             summary += f"\n\nHow much of it to apply:\n{calibration.words()}"
+            if policy.sub_policies != result.policy.sub_policies:
+                summary += (
+                    f"\n{folder.policy.name} is that one; the policy above, which was found, is {folder.found.name}."
+                )
+    if not result.finished:
+        later = ", and calibrates then" if race is not None and result.data.masks is None else ""
+        summary += f"\n\nended early, after {len(result.epochs)} of {result.planned} epochs (--resume goes on{later})"
     folder.write(folder.summary, summary + "\n")
     with folder.replacing(folder.preview) as partial:
         images, masks = _shown(result.data)
         draw_sheet(result.policy, images, masks=masks).save(partial)
-    if not result.finished:
-        summary += f"\n\nended early, after {len(result.epochs)} of {result.planned} epochs (--resume goes on)"
     typer.echo(f"\n{summary}\n\n{_use(folder, policy, result.policy, result.data.masks is not None)}")
 
 
@@ -178,13 +183,14 @@ def _calibrate(
     say: Callable[[str], None],
 ) -> Calibration:
     from fasteraa.errors import Stopped
-    from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
-    from fasteraa.evaluate.effects import operations_to_test
 
-    recipe = race_recipe(result.data, device, race.network, race.epochs)
-    recipe = replace(recipe, crop=settings.crop, flip=settings.flip)
-    candidates = usual_candidates(result.start, result.policy, result.halfway, settings.ops)
-    try:
+    try:  # from here on: to import what follows takes a while, too
+        from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
+        from fasteraa.evaluate.effects import operations_to_test
+
+        recipe = race_recipe(result.data, device, race.network, race.epochs)
+        recipe = replace(recipe, crop=settings.crop, flip=settings.flip)
+        candidates = usual_candidates(result.start, result.policy, result.halfway, settings.ops)
         return calibrate(
             result.data,
             candidates,

@@ -133,6 +133,13 @@ def plan_race(
     plan.seeds = tuple(seed + number for number in range(sum(plan.heats)))  # one for all would be one start for all
 
 
+def telling(plan: Plan, recipe: TrainRecipe, images: int) -> tuple[int, float]:
+    """Epochs that tell something, and the seconds of this race if it had those."""
+    epochs = _telling_epochs(recipe, images)
+    runs = sum(runs_of_rounds(len(plan.candidates), plan.heats))
+    return epochs, plan.setup_seconds + runs * epochs * images * plan.image_seconds
+
+
 def _telling_epochs(recipe: TrainRecipe, images: int) -> int:
     """Epochs that tell something."""
     return min(recipe.epochs, max(_TELLING_EPOCHS, math.ceil(_TELLING_STEPS / max(images // recipe.batch_size, 1))))

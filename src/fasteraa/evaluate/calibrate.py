@@ -82,13 +82,16 @@ def calibrate(
         folder = folder or Path(scratch)
         file, of = folder / "race.json", _identity(data, candidates, ops, recipe, seed)
         plan = read_plan(file, of)
+        if plan is not None and plan.over and minutes > plan.minutes:
+            say("calibrating anew: the race in the folder had less time")
+            plan = None
         if plan is None:
             cost = budget.image_seconds(data, candidates, recipe, jobs, place, seed)
             left = 60 * minutes - (time.monotonic() - began)
             images = budget.payable_images(
                 len(data), len(data.classes), len(candidates), recipe.epochs, cost, left, bool(ops)
             )
-            plan = Plan(file, of, images, cost)
+            plan = Plan(file, of, images, cost, minutes=minutes)
         else:
             say("calibrating: the race that was begun goes on")
         if plan.images < len(data):
@@ -110,6 +113,8 @@ def calibrate(
         if not plan.rounds:
             budget.plan_race(plan, candidates, recipe, 60 * minutes, trained_on, len(arenas), seed)
         trials = _race(arenas, candidates, recipe, plan, 60 * minutes, train, say)
+        plan.minutes, plan.over = max(plan.minutes, minutes), True
+        plan.save()
     chosen = choose(trials)
     rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.score))
     return Calibration(
@@ -122,6 +127,7 @@ def calibrate(
         all_images=all_images,
         rounds=tuple(plan.rounds),
         effects=effects,
+        telling=budget.telling(plan, recipe, trained_on),
     )
 
 
@@ -179,7 +185,9 @@ def _raceable(data: ImageSet, say: Say) -> ImageSet:
     if max(data.counts()) < 2:
         raise RaceError("calibration holds images back, but no class has two different ones")
     if len(data) < whole:
-        say(f"calibrating without {whole - len(data)} images, which are copies of others")
+        copies = whole - len(data)
+        which = "image, which is a copy of another" if copies == 1 else "images, which are copies of others"
+        say(f"calibrating without {copies} {which}")
     return data
 
 

@@ -49,6 +49,8 @@ class Plan:
     setup_seconds: float = 0.0
     experiment: Round | None = None  # before the race: which operations help?
     rounds: list[Round] = field(default_factory=list)
+    minutes: float = 0.0  # that it was given
+    over: bool = False  # a race that is over may be run anew with more time, one that was stopped goes on
 
     @property
     def seconds(self) -> float:

@@ -24,6 +24,7 @@ from fasteraa.policy.artifact import Policy
 
 # standard errors by which an expectation moves an error, at most (limited translation, as Efron and Morris call it)
 _FURTHEST = 3.0
+_NEARLY = 0.8  # of the epochs that tell something
 _LOSS_NOISE = 0.62  # that of a loss, relative to it, as a share of that of an error, relative to that
 
 
@@ -74,6 +75,7 @@ class Calibration:
     all_images: int = 0  # that there were
     rounds: tuple[Round, ...] = ()
     effects: Effects | None = None  # of operations, where that was tested
+    telling: tuple[int, float] | None = None  # epochs that tell something, and the seconds of a race of those
 
     def against(self, label: str) -> Estimate | None:
         """The winner's score minus that of another, fold by fold, where both were raced."""
@@ -85,9 +87,13 @@ class Calibration:
 
     def sentence(self) -> str:
         """What was chosen, and how sure that is."""
+        return self._choice() + self._too_short()
+
+    def _choice(self) -> str:
+        how = f"{trainings(len(self.chosen.errors))} of {self._epochs()} epochs of {self.recipe.network}{self._part()}"
         words = (
-            f"Chosen: {self.chosen.label}, with {self.chosen.error:.1f}% errors on images held back from training "
-            f"({trainings(len(self.chosen.errors))} of {self._epochs()} epochs of {self.recipe.network}{self._part()})"
+            f"Chosen: {_quoted(self.chosen.label)}, with {self.chosen.error:.1f}% errors on images held back from "
+            f"training ({how})"
         )
         rest = [trial for trial in self.trials if trial.label != self.chosen.label and not trial.diverged]
         if not rest:
@@ -95,16 +101,27 @@ class Calibration:
         second = rest[0]
         as_far = [trial for trial in rest if len(trial.errors) == len(self.chosen.errors)]
         if second in as_far and second.score < self.chosen.score:
-            how = "did better" if self._has_fewer(second) else "was surer of the right classes"
+            better = "did better" if self._has_fewer(second) else "was surer of the right classes"
             return (
-                f"{words}; {second.label} {how} ({second.error:.1f}%), but so few images do not outweigh what was "
-                "measured on other data."
+                f"{words}; {_quoted(second.label)} {better} ({second.error:.1f}%), but so few images do not outweigh "
+                "what was measured on other data."
             )
         fewest = min(as_far, key=lambda trial: trial.error, default=second)
         if fewest in as_far and self._has_fewer(fewest):
-            words += f"; {fewest.label} has fewer, {fewest.error:.1f}%, but is less sure of the right classes"
+            words += f"; {_quoted(fewest.label)} has fewer, {fewest.error:.1f}%, but is less sure of the right classes"
             return f"{words}{self._sureness(fewest.label)}."
-        return f"{words}; next is {second.label} with {second.error:.1f}%{self._sureness(second.label)}."
+        return f"{words}; next is {_quoted(second.label)} with {second.error:.1f}%{self._sureness(second.label)}."
+
+    def _too_short(self) -> str:
+        """Nothing if trainings were long enough, or nearly: a slow machine shortens them a little."""
+        if self.telling is None or self._least_epochs() >= _NEARLY * self.telling[0]:
+            return ""
+        epochs, seconds = self.telling
+        minutes = max(2, math.ceil(seconds / 60))
+        return (
+            f" Trainings as short as that say little about longer ones: {epochs} epochs would say more, and take about "
+            f"{minutes} minutes (--calibrate-minutes {minutes})."
+        )
 
     def _has_fewer(self, other: Trial) -> bool:
         """Errors, as far as the sentence shows them."""
@@ -115,8 +132,11 @@ class Calibration:
 
     def _epochs(self) -> str:
         """Later rounds may have had fewer."""
-        least = min((each.epochs for each in self.rounds), default=self.recipe.epochs)
+        least = self._least_epochs()
         return str(least) if least == self.recipe.epochs else f"{least} to {self.recipe.epochs}"
+
+    def _least_epochs(self) -> int:
+        return min((each.epochs for each in self.rounds), default=self.recipe.epochs)
 
     def _sureness(self, label: str) -> str:
         found = self.against(label)
@@ -176,6 +196,11 @@ class Calibration:
                 for trial in self.trials
             ],
         }
+
+
+def _quoted(label: str) -> str:
+    """A comma in a label must not look like one of the sentence."""
+    return f"'{label}'" if "," in label else label
 
 
 def trainings(count: int) -> str:

@@ -5,14 +5,15 @@ What it is made of is in `parts`, how it is read and written in `document`.
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fasteraa.errors import PolicyError, reason
 from fasteraa.ops import Span, check_span, find
@@ -102,13 +103,9 @@ class Policy:
 
         `passes` is how many sub-policies an image passes through: a number, or the shares of 0, 1, 2, ... of them.
         """
-        if isinstance(passes, int):
-            if not 0 <= passes <= MOST_PASSES:
-                raise PolicyError(f"passes must be in 0..{MOST_PASSES}, got {passes}")
-            passes = (0.0,) * passes + (1.0,)
         now = self.strength
         strength = Strength(
-            now.passes if passes is None else tuple(passes),
+            now.passes if passes is None else _shares(passes),
             now.magnitude if magnitude is None else magnitude,
             now.probability if probability is None else probability,
         )
@@ -311,6 +308,21 @@ class Policy:
         from fasteraa.policy.recorded import RecordedPolicy
 
         return RecordedPolicy(self, batch, generator, kernels=kernels, normalise=normalise)
+
+
+def _shares(passes: Any) -> tuple[float, ...]:
+    """Of 0, 1, 2, ... passes, where `passes` is their number or the shares themselves."""
+    if isinstance(passes, SupportsIndex) and not isinstance(passes, bool) and not hasattr(passes, "__len__"):
+        number = operator.index(passes)  # numpy's whole numbers, too
+        if not 0 <= number <= MOST_PASSES:
+            raise PolicyError(f"passes must be in 0..{MOST_PASSES}, got {number}")
+        return (0.0,) * number + (1.0,)
+    if isinstance(passes, str | bytes | Mapping | Set) or not isinstance(passes, Iterable):
+        raise PolicyError(
+            f"passes must be a whole number in 0..{MOST_PASSES}, or a list of the shares of 0, 1, 2, ... passes, got "
+            f"{passes!r}"
+        )
+    return tuple(passes)
 
 
 def _scale(choice: Choice, strength: Strength) -> Choice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fasteraa.ops import Span, find
 from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
 
@@ -32,18 +34,27 @@ def describe(policy: Policy) -> str:
 
 
 def strength_words(policy: Policy) -> list[str]:
-    """`strength: 50% of images pass through 1 sub-policy, 50% through 2; magnitudes x1.20`; nothing if plain."""
+    """`strength: 50% of images pass through 1 sub-policy, 50% through 2; magnitudes x1.2`; nothing if plain."""
     strength = policy.strength
     if strength.plain:
         return []
-    shares = [(number, share) for number, share in enumerate(strength.passes) if share]
-    through = ", ".join(f"{share:.0%} through {number}" for number, share in shares)
     scales = [
-        f"{name} x{scale:.2f}"
+        f"{name} x{scale:.3g}"
         for name, scale in (("magnitudes", strength.magnitude), ("probabilities", strength.probability))
         if scale != 1
     ]
-    return ["strength: of the images pass " + "; ".join([f"{through} sub-policies", *scales])]
+    return ["strength: " + "; ".join([_passes_words(strength.passes), *scales])]
+
+
+def _passes_words(passes: Sequence[float]) -> str:
+    """`every image passes through 2 sub-policies`, or the shares."""
+    (number, share), *rest = [(number, share) for number, share in enumerate(passes) if share]
+    through = f"through {number or 'no'} sub-polic{'ies' if number > 1 else 'y'}"
+    if not rest:
+        return f"every image passes {through}"
+    return ", ".join(
+        [f"{100 * share:.3g}% of images pass {through}", *(f"{100 * s:.3g}% through {n}" for n, s in rest)]
+    )
 
 
 def describe_sub_policy(policy: Policy, sub: SubPolicy) -> str:

@@ -41,7 +41,8 @@ def difference(found: Estimate | None) -> str:
     if found is None:
         return "-"
     spread = f" ± {found.half:.2f}" if math.isfinite(found.half) else ""
-    return f"{found.mean:+.2f}{spread}" + ("" if found.p is None else f" ({in_words(found.p)})")
+    mean = round(found.mean, 2) + 0.0  # no -0.00
+    return f"{mean:+.2f}{spread}" + ("" if found.p is None else f" ({in_words(found.p)})")
 
 
 def sentence(comparison: Comparison) -> str:

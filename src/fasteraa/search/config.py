@@ -31,7 +31,9 @@ class SearchConfig:
 
     seed: int = _setting(0, "Of everything random: the subset, the start, the order, all draws.")
     epochs: int | None = _setting(None, "Passes over the images (default: 20 as in the paper, but at least 300 steps).")
-    batch_size: int = _setting(128, "Images of a step: half are augmented, half stay as they are.")
+    batch_size: int = _setting(
+        128, "Images of a step, or all where there are fewer: half are augmented, half stay as they are."
+    )
     subset: int | None = _setting(None, "Search on so many images, evenly over the classes (default: all).")
     held_out: float = _setting(
         0.0, "Leave this share of the training images to compare, which holds 0.2 out where there are no test images."
@@ -107,8 +109,9 @@ OBJECTIVES = ("paper", "diverse")
 _GONE = ("allowance",)  # settings that the files of old runs still have
 _GONE_OBJECTIVES = ("hard", "bilevel")
 BEFORE = {"objective": "paper"}  # what old runs had whose files do not name it: there was no choice
+LEAST_BATCH = 4
 _AT_LEAST = {
-    "seed": 0, "epochs": 1, "batch_size": 4, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1,
+    "seed": 0, "epochs": 1, "batch_size": LEAST_BATCH, "subset": 2, "classes": 1, "size": 8, "sub_policies": 1,
     "operation_count": 1,
     "chunk_size": 1, "penalty": 0, "class_weight": 0, "floor": 0,
 }  # fmt: skip
@@ -118,10 +121,12 @@ FIELDS = {each.name: each for each in dataclasses.fields(SearchConfig)}
 
 
 def settled(config: SearchConfig, images: int) -> SearchConfig:
-    """With a number of epochs, if it has none yet: the paper's, or more where images are few."""
+    """With a batch that there are images for, and a number of epochs: the paper's, or more where images are few."""
+    if config.batch_size > images:
+        config = dataclasses.replace(config, batch_size=images - images % 2)
     if config.epochs is not None:
         return config
-    steps_per_epoch = max(1, images // config.batch_size)
+    steps_per_epoch = images // config.batch_size
     return dataclasses.replace(config, epochs=max(PAPER_EPOCHS, math.ceil(LEAST_STEPS / steps_per_epoch)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,17 @@ class RunFolder:
         pairs = found.items() if isinstance(found, dict) else ()
         return {name: value for name, value in pairs if value is None or isinstance(value, str)}
 
-    def open_old(self, config: SearchConfig) -> None:
-        """The run in the folder must have been started with the same settings (more epochs are welcome)."""
+    def open_old(self, config: SearchConfig, but: Collection[str] = ()) -> None:
+        """The run in the folder must have been started with the same settings (more epochs are welcome).
+
+        `but` for those that cannot be told before the images are read.
+        """
         self._check_is_folder()
         if not self.config.exists():
             raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
         old = vars(make_config({**BEFORE, **read_config(self.config)}))
         for name, value in vars(config).items():
-            if old[name] != value and name not in _MAY_CHANGE:
+            if old[name] != value and name not in (*_MAY_CHANGE, *but):
                 raise RunError(
                     f"the run in {str(self.path)!r} was started with {name} = {old[name]!r}, now it is {value!r}: "
                     "resume it with its own settings, or start another"

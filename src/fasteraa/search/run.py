@@ -19,7 +19,7 @@ from fasteraa.data import ImageSet, load
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistics, make_primitive
 from fasteraa.policy.artifact import Policy
-from fasteraa.search.config import SearchConfig, settled, to_settings
+from fasteraa.search.config import LEAST_BATCH, SearchConfig, settled, to_settings
 from fasteraa.search.fast import load_optimiser, make_step
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, signals
@@ -67,11 +67,15 @@ def search(
     check_backbone(config)
     folder = RunFolder(Path(out)) if out is not None else None
     if folder is not None:
-        folder.open_old(config) if resume else folder.open_new()
+        folder.open_old(config, but=("batch_size",)) if resume else folder.open_new()  # images may be fewer
     elif resume:
         raise ConfigError("resume needs the folder of the run: out=...")
     data = source if isinstance(source, ImageSet) else _load(source, config, data_root)
     run = Run(data, config, place, folder, progress)
+    if run.config.batch_size < config.batch_size:
+        progress.say(
+            f"batches of {run.config.batch_size} images instead of {config.batch_size}: there are only {len(data)}"
+        )
     if folder is not None:
         run.describe_data()
         if resume:
@@ -156,11 +160,8 @@ class Run:
     def __init__(
         self, data: ImageSet, config: SearchConfig, device: torch.device, folder: RunFolder | None, progress: Progress
     ):
-        if len(data) < config.batch_size:
-            raise ConfigError(
-                f"a step needs batch_size = {config.batch_size} images, {data.name!r} has {len(data)}: lower "
-                f"--batch-size to an even number of at most {len(data)}"
-            )
+        if len(data) < LEAST_BATCH:
+            raise DataError(f"a search needs at least {LEAST_BATCH} images, {data.name!r} has {len(data)}")
         self.config = config = settled(config, len(data))
         assert config.epochs is not None
         self.planned = config.epochs
@@ -323,15 +324,16 @@ class Run:
         """Go on where the checkpoint stands; a run that never got to one starts anew."""
         assert self.folder is not None
         state = self.folder.load_checkpoint(self.device)
-        if state is None:
-            self.save_start()
-            return
         for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
-            if state[what] != mine:
+            if state is not None and state[what] != mine:
                 raise RunError(
                     f"the run in {str(self.folder.path)!r} had other {what} ({state[what][:16]}, now {mine[:16]}): "
                     "resume it with the source and the settings it was started with"
                 )
+        self.folder.open_old(self.config)  # now that the batch is known, which follows from the data
+        if state is None:
+            self.save_start()
+            return
         if state["epoch"] > self.planned:
             raise RunError(
                 f"the run in {str(self.folder.path)!r} has {state['epoch']} epochs behind it, more than epochs = "
