@@ -150,6 +150,7 @@ def _line(found: Found) -> dict[str, Any]:
         "paper": line.paper,
         "values": found.values,
         "ours": None if found.ours is None else asdict(found.ours),
+        "comparable": found.comparable,
         "remark": found.remark,
     }
 
