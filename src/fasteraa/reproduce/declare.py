@@ -86,7 +86,7 @@ class Line:
     @property
     def network(self) -> str:
         """The network that the recipe trains."""
-        return self.recipe.partition("/")[2]
+        return find_recipe(self.recipe).network if self.recipe else ""
 
 
 @dataclass(frozen=True, kw_only=True)
