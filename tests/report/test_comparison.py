@@ -135,9 +135,9 @@ def test_files(comparison, tmp_path):
 
 def test_what_hurts_in_markdown():
     ops = [OpHarm("brightness", {0.5: Drop(3.25, 1.0), 1.0: Drop(9.0, 1.5)}), OpHarm("flip", {1.0: Drop(-0.1, 0.2)})]
-    text = harm_markdown(91.5, ops, [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])])
+    text = harm_markdown(91.5, 400, ops, [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])])
     lines = text.splitlines()
-    assert "Accuracy on plain images: 91.50%." in lines[0]
+    assert "Accuracy on 400 plain images: 91.50%." in lines[0]
     assert "| operation | at 0.5 | at 1 |" in lines
     assert "| brightness | +3.2 (±1.0) | +9.0 (±1.5) |" in lines
     assert "| flip |  | -0.1 (±0.2) |" in lines

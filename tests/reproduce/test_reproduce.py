@@ -456,6 +456,13 @@ def test_a_picture_shows_every_run_and_intervals_of_three():
     assert (kinds.count("run"), kinds.count("bar")) == (1 + 3, 1)
 
 
+def test_a_picture_says_how_many_runs_where_it_shows_no_interval():
+    picture = to_svg(made("reduced-cifar10", [20.0], [18.0, 18.5], [14.0, 14.5, 14.2]))
+    assert ", baseline (n = 1)<" in picture
+    assert ", cutout (n = 2)<" in picture
+    assert ", AA<" in picture
+
+
 def test_policies_on_several_sets_have_a_scale_for_each():
     """63 and 66% on one set are far apart, and so are 8.9 and 9.2% on another; the fewest errors come first."""
     errors = {"a": {"none": 66.0, "cutout": 63.0}, "b": {"none": 9.2, "cutout": 8.9}}
@@ -467,7 +474,8 @@ def test_policies_on_several_sets_have_a_scale_for_each():
     ]
     marks = list(ElementTree.fromstring(to_svg(Reproduction(TABLES["quality"], tuple(rows), 1, False, (), ()))))
     names = [mark.text for mark in marks if "name" in (mark.get("class") or "")]
-    assert names == ["a, wrn-28-10", "cutout", "none", "b, wrn-28-10", "cutout", "none"]
+    one = [f"{label} (n = 1)" for label in ("cutout", "none")]
+    assert names == ["a, wrn-28-10", *one, "b, wrn-28-10", *one]
     places = [float(mark.get("cx")) for mark in marks if mark.get("class") == "ours"][1:]  # without the legend's
     assert places[1] - places[0] > 100
     assert places[3] - places[2] > 100

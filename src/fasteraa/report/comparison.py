@@ -233,13 +233,13 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def harm_markdown(
-    accuracy: float, ops: Sequence[OpHarm], subs: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
+    accuracy: float, images: int, ops: Sequence[OpHarm], subs: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
 ) -> str:
-    """Loss of accuracy in points, operation by operation and sub-policy by sub-policy."""
+    """Loss of accuracy on so many images, in points, operation by operation and sub-policy by sub-policy."""
     levels = sorted({level for each in ops for level in each.at})
     lines = [
-        f"Accuracy on plain images: {accuracy:.2f}%. Points lost when every image passes through one operation "
-        "(95% interval over images in brackets); the network was trained without a policy.",
+        f"Accuracy on {images} plain images: {accuracy:.2f}%. Points lost when every image passes through one "
+        "operation (95% interval over images in brackets); the network was trained without a policy.",
         "",
         "| operation | " + " | ".join(f"at {level:g}" for level in levels) + " |",
         "|---|" + "---|" * len(levels),

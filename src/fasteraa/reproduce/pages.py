@@ -264,6 +264,8 @@ def _panel(rows: Sequence[tuple[str, Found]], top: float, logarithmic: bool = Fa
         marks.append(f'<text class="tick" x="{x(tick)}" y="{bottom + 16}">{tick:g}</text>')
     for number, (name, found) in enumerate(rows):
         y = top + _LINE * (number + 0.5)
+        if found.ours is not None and not _interval(found):
+            name += f" (n = {found.ours.n})"
         marks.append(f'<text class="name" x="{_LEFT - 10}" y="{y + 4}">{escape(short(name, 60))}</text>')
         marks += _pair(found, x, lambda n, y=y: y)  # type: ignore[misc]
     return marks, bottom + 24
