@@ -49,10 +49,12 @@ def comparison():
 def test_numbers_in_words():
     assert interval(estimate([1.0, 2.0, 3.0])) == "2.00 ± 2.48"
     assert interval(estimate([7.0])) == "7.00"
-    assert difference(None) == "-"
-    assert difference(paired([1.0], [2.5])) == "-1.50"
-    assert difference(paired([15.0, 15.9, 15.6], NONE)) == "-5.00 ± 0.25 (p < 0.001)"
-    assert difference(paired([20.0, 22.0], [20.1, 21.0])).endswith("(p 0.563)")
+    assert difference(None, 1) == "-"
+    assert difference(paired([1.0], [2.5]), 1) == "-1.50"
+    assert difference(paired([15.0, 15.9, 15.6], NONE), 3) == "-5.00 ± 0.25 (p < 0.001)"
+    assert difference(paired([20.0, 22.0], [20.1, 21.0]), 2).endswith("(p 0.563)")
+    assert difference(paired([20.0, 22.0], [20.1, 21.0]), 3).endswith("(p 0.563, n = 2)")  # a seed is missing there
+    assert difference(paired([1.0], [2.5]), 2) == "-1.50 (n = 1)"
 
 
 def test_all_with_the_lowest_error_are_named():

@@ -26,7 +26,7 @@ def cells(row: Row) -> list[str]:
         row.label,
         interval(row.error),
         str(row.error.n),
-        *(difference(row.against.get(name)) for name in YARDSTICKS),
+        *(difference(row.against.get(name), row.error.n) for name in YARDSTICKS),
         "-" if row.search_seconds is None else f"{row.search_seconds:.0f}",
         f"{row.train_seconds:.0f}",
     ]
@@ -36,12 +36,14 @@ def interval(found: Estimate) -> str:
     return f"{found.mean:.2f}" + (f" ± {found.half:.2f}" if math.isfinite(found.half) else "")
 
 
-def difference(found: Estimate | None) -> str:
-    """`-1.20 ± 0.35 (p 0.004)`; negative is fewer errors."""
+def difference(found: Estimate | None, runs: int) -> str:
+    """`-1.20 ± 0.35 (p 0.004)`; negative is fewer errors. Of fewer seeds than the row has runs, it tells how many."""
     if found is None:
         return "-"
     spread = f" ± {found.half:.2f}" if math.isfinite(found.half) else ""
-    return f"{found.mean:+.2f}{spread}" + ("" if found.p is None else f" ({in_words(found.p)})")
+    words = [] if found.p is None else [in_words(found.p)]
+    words += [] if found.n == runs else [f"n = {found.n}"]
+    return f"{found.mean:+.2f}{spread}" + (f" ({', '.join(words)})" if words else "")
 
 
 def sentence(comparison: Comparison) -> str:
@@ -94,7 +96,8 @@ def caption(comparison: Comparison) -> str:
 def to_markdown(comparison: Comparison) -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     lines += [markdown_row(cells(row)) for row in comparison.rows]
-    note = f"\n{comparison.missing} runs are missing.\n" if comparison.missing else ""
+    missing = "1 run is" if comparison.missing == 1 else f"{comparison.missing} runs are"
+    note = f"\n{missing} missing.\n" if comparison.missing else ""
     return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n{note}\n{sentence(comparison)}\n"
 
 

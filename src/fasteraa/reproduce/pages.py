@@ -33,7 +33,8 @@ def rows_of(result: Reproduction) -> tuple[list[str], list[list[str]]]:
             *known, remark = cells(each)
             place = found[each.line.data].get(each.line.label)
             rank = "-" if place is None else f"{place.rank:g}"
-            against = [difference(place.against.get(rival)) if place else "-" for rival in RIVALS]
+            runs = len(each.values)
+            against = [difference(place.against.get(rival), runs) if place else "-" for rival in RIVALS]
             rows.append([*known, rank, *against, remark])
     return columns, rows
 
