@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,10 +77,21 @@ def test_per_op(fasteraa, source, tmp_path):
         "compare", source, "-p", "none,random", "--seeds", 1, "--out", out, "--per-op", "--jobs", 1, *QUICK
     )
     assert code == 0
-    assert "Sub-policies of random(10,2,0), the most harmful first:" in text
+    assert "Sub-policies of random, the most harmful first:" in text
     page = (out / "per_op.md").read_text()
     assert page.count("\n| sharpness |") == 1
     assert page.count("\n| flip |") == 1
+
+
+def test_per_op_tells_policies_of_the_same_name_apart(fasteraa, source, tmp_path):
+    """All that are found on one set are called the same."""
+    for number in (0, 1, 2):
+        replace(named("random", seed=number), name="found on photos").save(tmp_path / f"{number}.json")
+    rows = f"none,{tmp_path / '0.json'},both={tmp_path / '1.json'}+{tmp_path / '2.json'}"
+    fasteraa("compare", source, "-p", rows, "--seeds", 1, "--out", tmp_path, "--per-op", "--jobs", 1, *QUICK)
+    page = (tmp_path / "per_op.md").read_text()
+    assert f"Sub-policies of {tmp_path / '0.json'}, the most harmful first:" in page
+    assert "Sub-policies of both (the first of 2), the most harmful first:" in page
 
 
 def test_per_op_keeps_to_the_time_limit_and_ends_with_a_signal(fasteraa, source, tmp_path, monkeypatch):

@@ -49,11 +49,13 @@ def comparison():
 def test_numbers_in_words():
     assert interval(estimate([1.0, 2.0, 3.0])) == "2.00 ± 2.48"
     assert interval(estimate([7.0])) == "7.00"
-    assert difference(None) == "-"
-    assert difference(paired([1.0], [2.5])) == "-1.50"
-    assert difference(paired([1.0], [1.001])) == "+0.00"
-    assert difference(paired([15.0, 15.9, 15.6], NONE)) == "-5.00 ± 0.25 (p < 0.001)"
-    assert difference(paired([20.0, 22.0], [20.1, 21.0])).endswith("(p 0.563)")
+    assert difference(None, 1) == "-"
+    assert difference(paired([1.0], [2.5]), 1) == "-1.50"
+    assert difference(paired([1.0], [1.001]), 1) == "+0.00"
+    assert difference(paired([15.0, 15.9, 15.6], NONE), 3) == "-5.00 ± 0.25 (p < 0.001)"
+    assert difference(paired([20.0, 22.0], [20.1, 21.0]), 2).endswith("(p 0.563)")
+    assert difference(paired([20.0, 22.0], [20.1, 21.0]), 3).endswith("(p 0.563, n = 2)")  # a seed is missing there
+    assert difference(paired([1.0], [2.5]), 2) == "-1.50 (n = 1)"
 
 
 def test_all_with_the_lowest_error_are_named():
@@ -136,9 +138,9 @@ def test_files(comparison, tmp_path):
 
 def test_what_hurts_in_markdown():
     ops = [OpHarm("brightness", {0.5: Drop(3.25, 1.0), 1.0: Drop(9.0, 1.5)}), OpHarm("flip", {1.0: Drop(-0.1, 0.2)})]
-    text = harm_markdown(91.5, ops, [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])])
+    text = harm_markdown(91.5, 400, ops, [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])])
     lines = text.splitlines()
-    assert "Accuracy on plain images: 91.50%." in lines[0]
+    assert "Accuracy on 400 plain images: 91.50%." in lines[0]
     assert "| operation | at 0.5 | at 1 |" in lines
     assert "| brightness | +3.2 (±1.0) | +9.0 (±1.5) |" in lines
     assert "| flip |  | -0.1 (±0.2) |" in lines

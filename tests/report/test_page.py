@@ -104,7 +104,7 @@ def compared(tmp_path_factory):
     policy = Policy((SubPolicy(((Choice("invert"), Choice("flip")),)), SubPolicy(())))
     ops = [OpHarm("invert", {1.0: Drop(20.0, 3.0)}), OpHarm("rotate", {0.5: Drop(1.0, 0.5), 1.0: Drop(2.0, 0.5)})]
     subs = [(policy, [SubPolicyHarm(0, Drop(9.0, 1.0)), SubPolicyHarm(1, Drop(0.0, 0.0))])]
-    (folder / "per_op.md").write_text(harm_markdown(80.0, ops, subs))
+    (folder / "per_op.md").write_text(harm_markdown(80.0, 10, ops, subs))
     return folder
 
 

@@ -16,7 +16,7 @@ from fasteraa.policy import Policy
 from fasteraa.policy.named import named
 from fasteraa.reproduce import TABLES, Found, Reproduction, engine, reproduce
 from fasteraa.reproduce.engine import _kept, parse_sources
-from fasteraa.reproduce.pages import caption, summary, to_markdown, to_svg
+from fasteraa.reproduce.pages import caption, summary, to_dict, to_markdown, to_svg
 from fasteraa.reproduce.result import standings
 from fasteraa.search.config import make_config, read_config
 
@@ -137,7 +137,7 @@ def test_nothing_is_run_twice(shared, monkeypatch):
 
 def test_top_five_errors_are_those_of_the_same_runs(shared):
     result, _ = quick("imagenet", shared)
-    records = [json.loads(file.read_text()) for file in (shared / "cells").glob("baseline-resnet-50-200-0-*.json")]
+    records = [json.loads(file.read_text()) for file in (shared / "cells").glob("baseline-resnet-50-0-*.json")]
     (record,) = records
     top1, top5 = (f.values[0] for f in result.found if f.line.label == "baseline")
     assert (top1, top5) == (record["error"], record["error_top5"])
@@ -307,6 +307,69 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
     )  # fmt: skip
     assert f"Cifar10: trained on 20 images of {source}, not on 50000." in to_markdown(fewer)
     assert 'class="paper"' not in to_svg(fewer)
+    (line,) = [found for found in fewer.found if found.values and found.line.network == "wrn-40-2"]
+    assert line.remark == "trained on 20 images, not on 50000"  # beside the paper's number
+    other = reproduce(
+        "cifar100", tmp_path / "out", seeds=1, only=["baseline", "wrn-40-2"], sources={"cifar100": source},
+        device="cpu", jobs=1, say=str,
+    )  # fmt: skip
+    assert f"Cifar100: trained on 10 classes of {source}, not on 100." in to_markdown(other)
+    assert to_dict(other)["lines"][0]["comparable"] is False
+
+
+def test_a_file_with_as_many_images_is_said(source, tmp_path, monkeypatch):
+    """Nobody knows whether they are the same ones."""
+    real = engine.find_recipe
+    monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
+    data = {"reduced-cifar10": replace(engine.DATA["reduced-cifar10"], subset=60)}
+    monkeypatch.setattr(engine, "DATA", {**engine.DATA, **data})
+    result = reproduce(
+        "reduced-cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": source}, device="cpu",
+        jobs=1, say=str,
+    )  # fmt: skip
+    assert all(found.comparable for found in result.found)
+    assert f"- The images of cifar10 are those of {source}." in to_markdown(result)
+
+
+def test_a_set_without_a_known_number_of_images_says_that_a_part_was_taken(source, tmp_path, monkeypatch):
+    real = engine.find_recipe
+    monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
+    given = {"only": ["ants-and-bees", "none"], "sources": {"ants-and-bees": source}, "seeds": 1, "device": "cpu"}
+    result = reproduce("quality", tmp_path / "out", subset=20, jobs=1, say=str, **given)
+    assert f"Ants-and-bees: trained on 20 images of {source}, not on all." in to_markdown(result)
+
+
+@pytest.fixture
+def short_searches(monkeypatch):
+    """Of the paper's settings but for length and size."""
+    real = engine.make_config
+    monkeypatch.setattr(
+        engine, "make_config", lambda settings: real({**settings, "backbone": "small", "epochs": 1, "batch_size": 20})
+    )
+
+
+def test_a_search_on_fewer_images_is_said(source, tmp_path, short_searches):
+    """Its hours are not the paper's, and a line that says 50,000 was not searched on them."""
+    given = {"sources": {"cifar10": source}, "seeds": 1, "device": "cpu", "jobs": 1, "say": str}
+    hours = reproduce("gpu-hours", tmp_path / "out", only=["cifar10"], **given)
+    (line,) = [found for found in hours.found if found.values]
+    assert not line.comparable
+    assert line.remark == "searched on 60 images, not on 4000"
+    assert sum(found.comparable for found in hours.found) == len(hours.found) - 1
+    wanted = next(line.policy for line in TABLES["data-size"].lines if line.label.endswith("50,000, L = 10"))
+    assert wanted.images is None  # all of them
+    assert wanted.planned == 50_000
+
+
+def test_a_search_on_other_images_is_not_taken(source, tmp_path, short_searches):
+    given = {"only": ["cifar10"], "sources": {"cifar10": source}, "seeds": 1, "device": "cpu", "jobs": 1, "say": str}
+    first = reproduce("gpu-hours", tmp_path / "out", **given)
+    again = reproduce("gpu-hours", tmp_path / "out", **given)
+    assert [found.values for found in again.found] == [found.values for found in first.found]
+    train = load(None, subset=50, size=8)
+    np.savez(source, x_train=train.images.numpy(), y_train=train.labels.numpy())
+    with pytest.raises(ConfigError, match=r"cifar10-4000-.* was made on other images than .*small.npz has now"):
+        reproduce("gpu-hours", tmp_path / "out", **given)
 
 
 def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
@@ -393,6 +456,13 @@ def test_a_picture_shows_every_run_and_intervals_of_three():
     assert (kinds.count("run"), kinds.count("bar")) == (1 + 3, 1)
 
 
+def test_a_picture_says_how_many_runs_where_it_shows_no_interval():
+    picture = to_svg(made("reduced-cifar10", [20.0], [18.0, 18.5], [14.0, 14.5, 14.2]))
+    assert ", baseline (n = 1)<" in picture
+    assert ", cutout (n = 2)<" in picture
+    assert ", AA<" in picture
+
+
 def test_policies_on_several_sets_have_a_scale_for_each():
     """63 and 66% on one set are far apart, and so are 8.9 and 9.2% on another; the fewest errors come first."""
     errors = {"a": {"none": 66.0, "cutout": 63.0}, "b": {"none": 9.2, "cutout": 8.9}}
@@ -404,7 +474,8 @@ def test_policies_on_several_sets_have_a_scale_for_each():
     ]
     marks = list(ElementTree.fromstring(to_svg(Reproduction(TABLES["quality"], tuple(rows), 1, False, (), ()))))
     names = [mark.text for mark in marks if "name" in (mark.get("class") or "")]
-    assert names == ["a, wrn-28-10", "cutout", "none", "b, wrn-28-10", "cutout", "none"]
+    one = [f"{label} (n = 1)" for label in ("cutout", "none")]
+    assert names == ["a, wrn-28-10", *one, "b, wrn-28-10", *one]
     places = [float(mark.get("cx")) for mark in marks if mark.get("class") == "ours"][1:]  # without the legend's
     assert places[1] - places[0] > 100
     assert places[3] - places[2] > 100

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fasteraa.evaluate.arena import Arena
     from fasteraa.evaluate.compare import Comparison, Contender
     from fasteraa.evaluate.recipe import TrainRecipe
+    from fasteraa.policy.artifact import Policy
     from fasteraa.search.trackers import Tracking
 
 Network = Annotated[str, typer.Option(help="auto, wrn-40-2, wrn-28-10, small, timm:NAME, ...")]
@@ -183,9 +184,15 @@ def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out:
     except OutOfTime:
         return "per operation: time is up, nothing was measured; give the same command again to go on"
     ops = harm_of_ops(judge, list(OPS.values()))
-    subs = [
-        (c.policy(0), harm_of_sub_policies(judge, c.policy(0))) for c in contenders if len(c.policy(0).sub_policies) > 1
-    ]
-    text = harm_markdown(judge.accuracy, ops, subs)
+    policies = [_first_of(each) for each in contenders]
+    subs = [(policy, harm_of_sub_policies(judge, policy)) for policy in policies if len(policy.sub_policies) > 1]
+    text = harm_markdown(judge.accuracy, len(judge.labels), ops, subs)
     RunFolder(out).write(out / "per_op.md", text)
     return f"{text}\nper operation: {out / 'per_op.md'}"
+
+
+def _first_of(contender: Contender) -> Policy:
+    """By the label of its row: policies that were found on the same data have the same name."""
+    count = len({policy.hash for policy in contender.policies})
+    label = contender.label if count == 1 else f"{contender.label} (the first of {count})"
+    return replace(contender.policy(0), name=label)

@@ -26,7 +26,7 @@ def cells(row: Row) -> list[str]:
         row.label,
         interval(row.error),
         str(row.error.n),
-        *(difference(row.against.get(name)) for name in YARDSTICKS),
+        *(difference(row.against.get(name), row.error.n) for name in YARDSTICKS),
         "-" if row.search_seconds is None else f"{row.search_seconds:.0f}",
         f"{row.train_seconds:.0f}",
     ]
@@ -36,13 +36,15 @@ def interval(found: Estimate) -> str:
     return f"{found.mean:.2f}" + (f" ± {found.half:.2f}" if math.isfinite(found.half) else "")
 
 
-def difference(found: Estimate | None) -> str:
-    """`-1.20 ± 0.35 (p 0.004)`; negative is fewer errors."""
+def difference(found: Estimate | None, runs: int) -> str:
+    """`-1.20 ± 0.35 (p 0.004)`; negative is fewer errors. Of fewer seeds than the row has runs, it tells how many."""
     if found is None:
         return "-"
     spread = f" ± {found.half:.2f}" if math.isfinite(found.half) else ""
     mean = round(found.mean, 2) + 0.0  # no -0.00
-    return f"{mean:+.2f}{spread}" + ("" if found.p is None else f" ({in_words(found.p)})")
+    words = [] if found.p is None else [in_words(found.p)]
+    words += [] if found.n == runs else [f"n = {found.n}"]
+    return f"{mean:+.2f}{spread}" + (f" ({', '.join(words)})" if words else "")
 
 
 def sentence(comparison: Comparison) -> str:
@@ -95,7 +97,8 @@ def caption(comparison: Comparison) -> str:
 def to_markdown(comparison: Comparison) -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     lines += [markdown_row(cells(row)) for row in comparison.rows]
-    note = f"\n{comparison.missing} runs are missing.\n" if comparison.missing else ""
+    missing = "1 run is" if comparison.missing == 1 else f"{comparison.missing} runs are"
+    note = f"\n{missing} missing.\n" if comparison.missing else ""
     return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n{note}\n{sentence(comparison)}\n"
 
 
@@ -234,13 +237,13 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def harm_markdown(
-    accuracy: float, ops: Sequence[OpHarm], subs: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
+    accuracy: float, images: int, ops: Sequence[OpHarm], subs: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
 ) -> str:
-    """Loss of accuracy in points, operation by operation and sub-policy by sub-policy."""
+    """Loss of accuracy on so many images, in points, operation by operation and sub-policy by sub-policy."""
     levels = sorted({level for each in ops for level in each.at})
     lines = [
-        f"Accuracy on plain images: {accuracy:.2f}%. Points lost when every image passes through one operation "
-        "(95% interval over images in brackets); the network was trained without a policy.",
+        f"Accuracy on {images} plain images: {accuracy:.2f}%. Points lost when every image passes through one "
+        "operation (95% interval over images in brackets); the network was trained without a policy.",
         "",
         "| operation | " + " | ".join(f"at {level:g}" for level in levels) + " |",
         "|---|" + "---|" * len(levels),

@@ -24,6 +24,7 @@ class DataSet:
     """What networks are trained on."""
 
     source: str  # a named set
+    classes: int
     split: str = "train"
     subset: int | None = None
     size: int | None = None
@@ -36,16 +37,16 @@ class DataSet:
 
 
 DATA = {
-    "cifar10": DataSet("cifar10", whole=50_000),
-    "cifar100": DataSet("cifar100", whole=50_000),
-    "svhn": DataSet("svhn", "train+extra", whole=604_388),
-    "reduced-cifar10": DataSet("cifar10", subset=4_000),
-    "imagenet": DataSet("imagenet", size=224, whole=1_281_167),
-    "reduced-cifar100": DataSet("cifar100", subset=4_000),
-    "reduced-svhn": DataSet("svhn", subset=1_000),
-    **{f"fashion-{count}": DataSet("fashion-mnist", subset=count) for count in (300, 1_000, 4_000)},
-    "imagenette-1000": DataSet("imagenette", subset=1_000, size=64),
-    "ants-and-bees": DataSet("ants-and-bees", size=64),
+    "cifar10": DataSet("cifar10", 10, whole=50_000),
+    "cifar100": DataSet("cifar100", 100, whole=50_000),
+    "svhn": DataSet("svhn", 10, "train+extra", whole=604_388),
+    "reduced-cifar10": DataSet("cifar10", 10, subset=4_000),
+    "imagenet": DataSet("imagenet", 1_000, size=224, whole=1_281_167),
+    "reduced-cifar100": DataSet("cifar100", 100, subset=4_000),
+    "reduced-svhn": DataSet("svhn", 10, subset=1_000),
+    **{f"fashion-{count}": DataSet("fashion-mnist", 10, subset=count) for count in (300, 1_000, 4_000)},
+    "imagenette-1000": DataSet("imagenette", 10, subset=1_000, size=64),
+    "ants-and-bees": DataSet("ants-and-bees", 2, size=64),
 }
 
 
@@ -62,6 +63,11 @@ class Search:
     )  # of SearchConfig, where they are not its defaults
     keep: int | None = None  # train with so many of the sub-policies, drawn by the seed
     calibrate: float = 0.0  # minutes of calibration after the search; 0 for none
+
+    @property
+    def planned(self) -> int | None:
+        """How many images are to be searched on, as far as that is known."""
+        return self.images or (DATA[self.source].whole if self.source in DATA else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +86,7 @@ class Line:
     @property
     def network(self) -> str:
         """The network that the recipe trains."""
-        return self.recipe.partition("/")[2]
+        return find_recipe(self.recipe).network if self.recipe else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,7 +134,7 @@ class _Made:
         self.values: dict[int, dict[int, float]] = {}  # place in the table -> seed -> measured
         self.troubles: dict[str, str] = {}  # data set -> why it is not there
         self.failed: list[str] = []  # searches that came to nothing
-        self.unlike: set[str] = set()  # data sets of which other images were trained on than the table says
+        self.unlike: dict[str, list[str]] = {}  # data set -> in what the images trained on differ from the table's
         self.remarks: list[str] = []
         self.devices: set[str] = set()
 
@@ -157,14 +157,23 @@ class _Made:
     # --- searches --------------------------------------------------------------------------------------------------
 
     def _search(self, wanted: Search) -> None:
-        missing = [seed for seed in range(self.setting.seeds) if self._policy(wanted, seed) is None]
-        if not missing or wanted.source in self.troubles:
+        found = {seed: self._policy(wanted, seed) for seed in range(self.setting.seeds)}
+        missing = [seed for seed, policy in found.items() if policy is None]
+        # a file may be another one than it was; to read a folder of a million images again would take too long
+        complete = not missing and not Path(self.setting.source(wanted.source)).is_file()
+        if complete or wanted.source in self.troubles:
             return
         try:
             data = self._images(wanted)
         except DataError as error:
             self.troubles[wanted.source] = str(error)
             return
+        for seed, policy in found.items():
+            if policy is not None and policy.provenance["data"].get("fingerprint") != data.fingerprint:
+                raise ConfigError(
+                    f"the search {str(self._folder(wanted, seed))!r} was made on other images than "
+                    f"{self.setting.source(wanted.source)} has now: take another --out, or remove it"
+                )
         for seed in missing:
             if time.time() < self.setting.until:
                 try:
@@ -300,14 +309,26 @@ class _Made:
             size=None if self.setting.quick else known.size,
             subset=self._at_most(self.setting.subset or known.subset, known.source, split),
         )
-        if known.images not in (None, len(arena.data)) and not self.setting.quick:
-            self.unlike.add(data)
-            self._remark(f"{data}: trained on {len(arena.data)} images of {source}, not on {known.images}")
+        if not self.setting.quick:
+            self._compare(data, arena, source)
         if arena.share:
             self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
         for each in arena.broken:
             self._remark(f"left out, could not be read: {each}")
         return arena
+
+    def _compare(self, data: str, arena: Arena, source: str) -> None:
+        """Are these the images that the table is about, as far as their number tells?"""
+        known, found = DATA[data], []
+        planned = known.images or ("all" if self.setting.subset else None)
+        if planned not in (None, len(arena.data)):
+            found.append(f"trained on {len(arena.data)} images of {source}, not on {planned}")
+        if len(arena.data.classes) != known.classes:
+            found.append(f"trained on {len(arena.data.classes)} classes of {source}, not on {known.classes}")
+        if found:
+            self.unlike[data] = [text.replace(f" of {source}", "") for text in found]
+        for text in found:
+            self._remark(f"{data}: {text}")
 
     def _at_most(self, images: int | None, name: str, split: str) -> int | None:
         """So many images, or None where a source that stands in has no more than that."""
@@ -337,12 +358,14 @@ class _Made:
     def result(self) -> Reproduction:
         found = tuple(self._found(place, line) for place, line in enumerate(self.table.lines))
         for line in self.chosen.values():
+            if line.recipe:
+                self._say_what_stands_in(DATA[line.data].source)
             if isinstance(line.policy, Search):
+                self._say_what_stands_in(line.policy.source)
                 policies = self._policies(line.policy).values()
                 self.devices |= {f"searches on {each.provenance.get('device', 'unknown device')}" for each in policies}
-                for images in {each.provenance["data"]["images"] for each in policies} - {line.policy.images}:
-                    if line.policy.images and not self.setting.quick:
-                        self._remark(f"{line.policy.source}: searched on {images} images, not on {line.policy.images}")
+                for text in self._searched_otherwise(line.policy):
+                    self._remark(f"{line.policy.source}: {text}")
         self.remarks += [f"no data: {text}" for text in self.troubles.values()]
         self.remarks += [f"a search failed, {text}" for text in self.failed]
         return Reproduction(
@@ -366,8 +389,26 @@ class _Made:
         elif len(values) < self.setting.seeds:
             words.append(f"{len(values)} of {self.setting.seeds} runs")
         asked_for = line.policy is None or place in self.chosen
-        comparable = not (line.recipe and line.data in self.unlike)
-        return Found(line, values, "; ".join(words), asked_for, comparable)
+        differences = self._differences(line)
+        if values and line.paper is not None:
+            words += differences
+        return Found(line, values, "; ".join(words), asked_for, not differences)
+
+    def _differences(self, line: Line) -> list[str]:
+        """What makes our number of a line one of something else than the paper's."""
+        searched = self._searched_otherwise(line.policy) if isinstance(line.policy, Search) else []
+        return [*(self.unlike.get(line.data, []) if line.recipe else []), *searched]
+
+    def _searched_otherwise(self, wanted: Search) -> list[str]:
+        if self.setting.quick or wanted.planned is None:
+            return []
+        found = {policy.provenance["data"]["images"] for policy in self._policies(wanted).values()}
+        return [f"searched on {images} images, not on {wanted.planned}" for images in sorted(found - {wanted.planned})]
+
+    def _say_what_stands_in(self, name: str) -> None:
+        source = self.setting.source(name)
+        if source != name and not self.setting.quick:
+            self._remark(f"the images of {name} are those of {source}")
 
 
 def _with(lines: Mapping[int, Line], part: str) -> dict[int, Line]:

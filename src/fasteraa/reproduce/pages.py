@@ -33,7 +33,8 @@ def rows_of(result: Reproduction) -> tuple[list[str], list[list[str]]]:
             *known, remark = cells(each)
             place = found[each.line.data].get(each.line.label)
             rank = "-" if place is None else f"{place.rank:g}"
-            against = [difference(place.against.get(rival)) if place else "-" for rival in RIVALS]
+            runs = len(each.values)
+            against = [difference(place.against.get(rival), runs) if place else "-" for rival in RIVALS]
             rows.append([*known, rank, *against, remark])
     return columns, rows
 
@@ -150,6 +151,7 @@ def _line(found: Found) -> dict[str, Any]:
         "paper": line.paper,
         "values": found.values,
         "ours": None if found.ours is None else asdict(found.ours),
+        "comparable": found.comparable,
         "remark": found.remark,
     }
 
@@ -263,6 +265,8 @@ def _panel(rows: Sequence[tuple[str, Found]], top: float, logarithmic: bool = Fa
         marks.append(f'<text class="tick" x="{x(tick)}" y="{bottom + 16}">{tick:g}</text>')
     for number, (name, found) in enumerate(rows):
         y = top + _LINE * (number + 0.5)
+        if found.ours is not None and not _interval(found):
+            name += f" (n = {found.ours.n})"
         marks.append(f'<text class="name" x="{_LEFT - 10}" y="{y + 4}">{escape(short(name, 60))}</text>')
         marks += _pair(found, x, lambda n, y=y: y)  # type: ignore[misc]
     return marks, bottom + 24

@@ -23,7 +23,12 @@ _SETS = {
     "imagenette-1000": ("photos/wrn-16-4", "autoaugment-imagenet"),
     "ants-and-bees": ("photos/wrn-16-4", "autoaugment-imagenet"),
 }
-_PAPER = {("reduced-cifar10", "none"): 24.3, ("reduced-cifar10", "cutout"): 22.5, ("reduced-cifar10", OURS): 14.8}
+_PAPER = {
+    ("reduced-cifar10", "none"): 24.3,
+    ("reduced-cifar10", "cutout"): 22.5,
+    ("reduced-cifar10", "AutoAugment"): 14.1,
+    ("reduced-cifar10", OURS): 14.8,
+}
 
 
 def _searched(data: str, recipe: str, calibrate: float = 0.0, **settings: Any) -> Search:
