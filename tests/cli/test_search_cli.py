@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fasteraa.cli.search import _shown
+from fasteraa.data import load
 from fasteraa.policy import Policy
+from fasteraa.search import SearchConfig
 
 QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
 
@@ -38,6 +41,16 @@ def photos(tmp_path_factory):
             image.convert(mode).save(root / name / f"{index}.png")
     (root / "bees" / "broken.jpg").write_bytes(b"no picture")
     return root
+
+
+@pytest.mark.parametrize(("size", "side"), [(None, 128), (32, 32)])
+def test_the_preview_shows_photographs_larger_than_a_cpu_searches_on(tmp_path, size, side):
+    for name in ("ants", "bees"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (200, 180)).save(tmp_path / name / "1.png")
+    images, masks = _shown(load(tmp_path, largest=32), str(tmp_path), SearchConfig(size=size), None)
+    assert images.shape == (2, 3, side, side)
+    assert masks is None
 
 
 def test_search_on_a_folder(photos, tmp_path):

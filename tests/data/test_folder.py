@@ -287,3 +287,18 @@ def test_a_lone_test_split_says_where_training_images_go(grow):
         DataError, match=r"has no split 'train'; choices: test. Put the images to learn from into train/"
     ):
         load(grow({"test/cat": 2, "test/dog": 2}))
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "options", "size"),
+    [
+        (200, 180, {"largest": 32}, (32, 32)),
+        (200, 180, {"largest": 64}, (64, 64)),
+        (200, 180, {}, (128, 128)),
+        (200, 180, {"largest": 32, "size": 48}, (48, 48)),
+        (20, 28, {"largest": 32}, (20, 28)),
+        (20, 40, {"largest": 32}, (32, 32)),
+    ],
+)
+def test_images_may_be_asked_for_at_no_more_than_a_side(grow, height, width, options, size):
+    assert load(grow({"a": 2, "b": 2}, height, width), **options).size == size

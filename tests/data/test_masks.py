@@ -55,6 +55,11 @@ def assert_belong_together(data):
 # --- sources ------------------------------------------------------------------------------------------------------
 
 
+def test_masks_keep_their_size(masked):
+    """Small things would vanish from them."""
+    assert load(masked({"": 3}), largest=4).size == (HEIGHT, WIDTH)
+
+
 def test_a_folder(masked):
     data = load(masked({"": 5}))
     assert data.images.shape == (5, 3, HEIGHT, WIDTH)

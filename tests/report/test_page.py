@@ -21,6 +21,7 @@ from fasteraa.evaluate.compare import Comparison, Row
 from fasteraa.evaluate.harm import Drop, OpHarm, SubPolicyHarm
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import estimate, paired
+from fasteraa.report import page as page_module
 from fasteraa.report.comparison import harm_markdown, publish, read_comparison, to_markdown
 from fasteraa.report.page import Options, blocks, duration, make_page, view, write_report
 from fasteraa.report.preview import draw_sheet
@@ -352,6 +353,18 @@ def test_pictures_without_the_data(copy):
     assert "There are no pictures" in page_of(copy).text()
     with pytest.raises(FasterAAError, match="no such file or folder"):
         page_of(copy, source="no/where")
+
+
+@pytest.mark.parametrize(("line", "size"), [("size = 8", (8, 8)), ("", None)])
+def test_pictures_have_the_size_that_was_asked_for_or_the_images_own(copy, monkeypatch, line, size):
+    """A CPU may have searched on smaller ones."""
+    file, asked = copy / "config.toml", []
+    lines = file.read_text().splitlines()
+    assert "size = 8" in lines
+    file.write_text("\n".join(line if each == "size = 8" else each for each in lines))
+    monkeypatch.setattr(page_module, "images_of", lambda name, source, size, *rest: asked.append(size))
+    make_page(copy, Options(source="sample"))
+    assert asked == [size]
 
 
 def test_unfinished_runs(copy):

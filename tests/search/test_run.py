@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 
 import fasteraa
 from fasteraa.data import ImageSet
@@ -37,6 +38,16 @@ def test_same_seed_same_hash_and_other_seed_other_hash(tiny, quick):
     assert one.policy.hash != one.start.hash
     assert one.start.hash == Policy.named("random", sub_policies=2, seed=0, ops=quick.ops).hash
     assert torch.initial_seed() == 0  # the caller's generator was left alone
+
+
+@pytest.mark.parametrize(("device", "size", "side"), [("cpu", None, 32), ("cuda", None, 128), ("cpu", 40, 40)])
+def test_a_cpu_searches_on_small_images(quick, tmp_path, device, size, side):
+    """Unless it is asked for another size: its time goes with the pixels."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (200, 180), {"a": "red", "b": "blue"}[name]).save(tmp_path / name / "1.png")
+    data = run_module._load(tmp_path, replace(quick, size=size), torch.device(device), None)
+    assert data.size == (side, side)
 
 
 def test_large_batches_on_several_threads_repeat_themselves(quick):

@@ -78,7 +78,8 @@ Epochs = Annotated[int | None, typer.Option(help=about("epochs"))]
 BatchSize = Annotated[int | None, typer.Option(help=about("batch_size"), show_default="128")]
 Subset = Annotated[int | None, typer.Option(help=about("subset"))]
 HeldOut = Annotated[float | None, typer.Option(help=about("held_out"), show_default="0")]
-Size = Annotated[int | None, typer.Option(help=about("size"))]
+Size = Annotated[int | None, typer.Option(help="Image side (default: by the images).")]
+SearchSize = Annotated[int | None, typer.Option(help=about("size"))]
 Ops = Annotated[str | None, typer.Option(help=about("ops") + " Names with commas between.")]
 SubPolicies = Annotated[int | None, typer.Option(help=about("sub_policies"), show_default="10")]
 OperationCount = Annotated[int | None, typer.Option(help=about("operation_count"), show_default="2")]
@@ -103,7 +104,7 @@ def search_command(
     subset: Subset = None,
     held_out: HeldOut = None,
     recipe: Recipe = False,
-    size: Size = None,
+    size: SearchSize = None,
     ops: Ops = None,
     sub_policies: SubPolicies = None,
     operation_count: OperationCount = None,
@@ -147,7 +148,7 @@ def config_command(
     epochs: Epochs = None,
     subset: Subset = None,
     held_out: HeldOut = None,
-    size: Size = None,
+    size: SearchSize = None,
     ops: Ops = None,
     sub_policies: SubPolicies = None,
     operation_count: OperationCount = None,

@@ -169,7 +169,7 @@ def _search(
         summary += f"\n\nended early, after {len(result.epochs)} of {result.planned} epochs (--resume goes on{later})"
     folder.write(folder.summary, summary + "\n")
     with folder.replacing(folder.preview) as partial:
-        images, masks = _shown(result.data)
+        images, masks = _shown(result.data, source, settings, data_root)
         draw_sheet(result.policy, images, masks=masks).save(partial)
     typer.echo(f"\n{summary}\n\n{_use(folder, policy, result.policy, result.data.masks is not None)}")
 
@@ -211,9 +211,16 @@ def _calibrate(
         ) from None
 
 
-def _shown(data: ImageSet) -> tuple[Tensor, Tensor | None]:
+def _shown(
+    data: ImageSet, source: str | None, settings: SearchConfig, data_root: Path | None
+) -> tuple[Tensor, Tensor | None]:
     """Images of a preview and their masks, which are of scenes: neighbours are often frames of one film."""
+    from fasteraa.data import load
+    from fasteraa.search.run import CPU_SIDE
+
     if data.masks is None:
+        if settings.size is None and max(data.size) == CPU_SIDE:  # photographs may have been made small for the search
+            data = load(source, data_root=data_root, seed=settings.seed, at_most=64, broken_budget=1.0)
         return data.images[:64], None
     step = max(1, len(data) // 6)
     order = [index for first in range(step) for index in range(first, len(data), step)][:64]

@@ -34,6 +34,7 @@ class Wanted:
     broken_budget: float = 0.01
     look: Look = field(default_factory=Look)
     ignore_index: int = IGNORED  # a class number in masks that does not count, beside 255
+    largest: int | None = None  # side where no size is asked for; masks keep theirs: small things vanish from them
 
 
 def allowed_broken(count: int, budget: float) -> int:
@@ -44,7 +45,7 @@ def allowed_broken(count: int, budget: float) -> int:
 def gather(listing: Listing, name: str, wanted: Wanted, progress: Progress | None = None) -> ImageSet:
     """The images in source order. A broken image of a subset is replaced by the next candidate of its class."""
     picks, reserves = _plan(listing, wanted)
-    size = wanted.size or probe_size(listing, wanted.look)
+    size = wanted.size or _default_size(listing, wanted)
     out = _allocate(len(picks), size)
     masks = np.empty((len(picks), *size), dtype=np.uint8) if listing.pair is not None else None
     allowed = allowed_broken(len(picks), wanted.broken_budget)
@@ -66,6 +67,13 @@ def _plan(listing: Listing, wanted: Wanted) -> tuple[Labels, list[Iterator[int]]
     taken = set(picks.tolist())
     orders = stratify.candidates(listing.labels, len(listing.classes), wanted.seed)
     return picks, [(i for i in order.tolist() if i not in taken) for order in orders]
+
+
+def _default_size(listing: Listing, wanted: Wanted) -> tuple[int, int]:
+    size = probe_size(listing, wanted.look)
+    if wanted.largest is None or listing.pair is not None or max(size) <= wanted.largest:
+        return size
+    return wanted.largest, wanted.largest
 
 
 def probe_size(listing: Listing, look: Look) -> tuple[int, int]:

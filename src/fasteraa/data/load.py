@@ -24,6 +24,7 @@ def load(
     *,
     split: str = "train",
     size: int | tuple[int, int] | None = None,
+    largest: int | None = None,
     data_root: str | os.PathLike[str] | None = None,
     subset: int | None = None,
     at_most: int | None = None,
@@ -49,6 +50,7 @@ def load(
         split: `train`, `val`, `test` (which falls back on val), for svhn also `extra` and `train+extra`.
         size: side of the square, or (height, width): scaled to cover it, then cropped to the centre. By default images
             that all have one size of at most 64 keep it; else the side is 32, 64 or 128 by their median shorter side.
+        largest: where `size` is left out and there are no masks, the side is at most this.
         data_root: where named sets lie; else $FASTERAA_DATA_ROOT, else ./data.
         subset: so many images, stratified by class and chosen before anything is decoded.
         at_most: as `subset`, but a smaller set is taken whole and a set of more classes gives one image of each.
@@ -71,7 +73,7 @@ def load(
     check_not_empty(listing, opened.name, split)
     if at_most is not None:
         subset = min(max(at_most, int((listing.counts() > 0).sum())), subset or len(listing), len(listing))
-    wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), look, ignore_index)
+    wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), look, ignore_index, largest)
     return gather(listing, opened.name, wanted, progress)
 
 

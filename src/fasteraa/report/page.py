@@ -53,6 +53,7 @@ class Options:
         name, size, seed = dig(facts, "data", "name"), dig(facts, "data", "size"), 0
         if story.config is not None:
             seed = story.config.seed
+            size = size if story.config.size else None  # a CPU searches on smaller ones than one likes to look at
         sides = (
             (size[0], size[1])
             if isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)

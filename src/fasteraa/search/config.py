@@ -39,7 +39,7 @@ class SearchConfig:
         0.0, "Leave this share of the training images to compare, which holds 0.2 out where there are no test images."
     )
     classes: int | None = _setting(None, "Search on so many of the classes, chosen by the seed (default: all).")
-    size: int | None = _setting(None, "Image side during the search (default: by the images).")
+    size: int | None = _setting(None, "Image side during the search (default: by the images; on a CPU at most 32).")
     ops: tuple[str, ...] | None = _setting(None, "The operations to search over (default: all).")
     spans: Mapping[str, Span] = field(default_factory=dict, metadata={"about": "Operations with another span."})
     sub_policies: int = _setting(10, "L, the number of sub-policies.")

@@ -26,6 +26,7 @@ from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, si
 from fasteraa.search.progress import Epoch, Progress, Silent
 from fasteraa.search.step import METRICS, Normalise, soft_policy
 
+CPU_SIDE = 32  # of the images there, unless another size is asked for: a step's time goes with the pixels
 _WORK_PER_SAVE = 20  # seconds of searching between checkpoints, for each second that one takes
 
 
@@ -70,7 +71,7 @@ def search(
         folder.open_old(config, but=("batch_size",)) if resume else folder.open_new()  # images may be fewer
     elif resume:
         raise ConfigError("resume needs the folder of the run: out=...")
-    data = source if isinstance(source, ImageSet) else _load(source, config, data_root)
+    data = source if isinstance(source, ImageSet) else _load(source, config, place, data_root)
     run = Run(data, config, place, folder, progress)
     if run.config.batch_size < config.batch_size:
         progress.say(
@@ -103,10 +104,11 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def _load(source: Any, config: SearchConfig, data_root: str | Path | None) -> ImageSet:
+def _load(source: Any, config: SearchConfig, place: torch.device, data_root: str | Path | None) -> ImageSet:
     return load(
         source,
         size=config.size,
+        largest=CPU_SIDE if place.type == "cpu" else None,
         subset=config.subset,
         classes=config.classes,
         held_out=config.held_out,
