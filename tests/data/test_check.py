@@ -121,3 +121,8 @@ def test_the_sample():
     report = check()
     assert [split.total for split in report.splits] == [1000, 2000]
     assert report.modes == (("L", 3000),)
+
+
+def test_the_size_of_a_search_without_a_gpu(grow):
+    (line,) = [line for line in check(grow({"a": 1, "b": 1}, 200, 180)).lines() if line.startswith("sizes:")]
+    assert line.endswith("a search takes them at 128x128 if no size is given (on a CPU at 32x32)")

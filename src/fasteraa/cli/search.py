@@ -216,7 +216,7 @@ def _shown(
 ) -> tuple[Tensor, Tensor | None]:
     """Images of a preview and their masks, which are of scenes: neighbours are often frames of one film."""
     from fasteraa.data import load
-    from fasteraa.search.run import CPU_SIDE
+    from fasteraa.data.decode import CPU_SIDE
 
     if data.masks is None:
         if settings.size is None and max(data.size) == CPU_SIDE:  # photographs may have been made small for the search

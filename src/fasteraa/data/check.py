@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fasteraa.data.decode import Look, shape_of, upright, why
+from fasteraa.data.decode import CPU_SIDE, Look, shape_of, upright, why
 from fasteraa.data.gather import probe_size
 from fasteraa.data.image_set import Broken
 from fasteraa.data.masks import IGNORED, matching_mask
@@ -263,9 +263,10 @@ def _size_lines(sizes: tuple[tuple[tuple[int, int], int], ...], default: tuple[i
     common = ", ".join(f"{width}x{height} ({count})" for (height, width), count in sizes[:5])
     sides = sorted(min(size) for size, count in sizes for _ in range(count))
     spread = f"shorter side {sides[0]} to {sides[-1]}, median {median(sides):g}"
+    smaller = f" (on a CPU at {CPU_SIDE}x{CPU_SIDE})" if max(default) > CPU_SIDE else ""
     return [
         f"sizes: {common}{', ...' if len(sizes) > 5 else ''}; {spread}; a search takes them at "
-        f"{default[1]}x{default[0]} if no size is given"
+        f"{default[1]}x{default[0]} if no size is given{smaller}"
     ]
 
 

@@ -154,6 +154,9 @@ def pixels(image: Image.Image, size: tuple[int, int], look: Look) -> NDArray[np.
     return np.asarray(fit(upright(image, look), size)).transpose(2, 0, 1)
 
 
+CPU_SIDE = 32  # of images that a CPU searches on, at most, unless asked for more: a step's time goes with the pixels
+
+
 def default_size(shapes: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """The search size when none is given.
 

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
+from fasteraa.data.decode import CPU_SIDE
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistics, make_primitive
 from fasteraa.policy.artifact import Policy
@@ -26,7 +27,6 @@ from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, si
 from fasteraa.search.progress import Epoch, Progress, Silent
 from fasteraa.search.step import METRICS, Normalise, soft_policy
 
-CPU_SIDE = 32  # of the images there, unless another size is asked for: a step's time goes with the pixels
 _WORK_PER_SAVE = 20  # seconds of searching between checkpoints, for each second that one takes
 
 
