@@ -48,8 +48,10 @@ def test_the_preview_shows_photographs_larger_than_a_cpu_searches_on(tmp_path, s
     for name in ("ants", "bees"):
         (tmp_path / name).mkdir()
         Image.new("RGB", (200, 180)).save(tmp_path / name / "1.png")
-    images, masks = _shown(load(tmp_path, largest=32), str(tmp_path), SearchConfig(size=size), None)
-    assert images.shape == (2, 3, side, side)
+        Image.new("RGB", (200, 180), "red").save(tmp_path / name / "2.png")
+    searched = load(tmp_path, largest=32, held_out=0.5)
+    images, masks = _shown(searched, str(tmp_path), SearchConfig(size=size, held_out=0.5), None)
+    assert images.shape == (2, 3, side, side)  # not those that were left to a comparison
     assert masks is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -55,9 +56,12 @@ def assert_belong_together(data):
 # --- sources ------------------------------------------------------------------------------------------------------
 
 
-def test_masks_keep_their_size(masked):
+def test_masks_keep_their_size(masked, monkeypatch):
     """Small things would vanish from them."""
-    assert load(masked({"": 3}), largest=4).size == (HEIGHT, WIDTH)
+    scenes = masked({"": 3})
+    assert load(scenes, largest=4).size == (HEIGHT, WIDTH)
+    monkeypatch.setattr(import_module("fasteraa.data.check"), "CPU_SIDE", 4)  # the function has its name
+    assert any(line.endswith("if no size is given") for line in check(scenes).lines())
 
 
 def test_a_folder(masked):

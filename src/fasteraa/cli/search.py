@@ -220,7 +220,15 @@ def _shown(
 
     if data.masks is None:
         if settings.size is None and max(data.size) == CPU_SIDE:  # photographs may have been made small for the search
-            data = load(source, data_root=data_root, seed=settings.seed, at_most=64, broken_budget=1.0)
+            data = load(
+                source,
+                data_root=data_root,
+                at_most=64,
+                classes=settings.classes,
+                held_out=settings.held_out,
+                seed=settings.seed,
+                broken_budget=1.0,
+            )
         return data.images[:64], None
     step = max(1, len(data) // 6)
     order = [index for first in range(step) for index in range(first, len(data), step)][:64]

@@ -128,7 +128,7 @@ class CheckReport:
             f"{self.name}: {self.total} images, {classes} classes, {len(self.broken)} broken",
             *(_mask_lines(self.in_masks) if self.segmentation else ()),
             *(line for split in self.splits for line in _split_lines(split, self.segmentation)),
-            *_size_lines(self.sizes, self.default_size),
+            *_size_lines(self.sizes, self.default_size, None if self.segmentation else CPU_SIDE),
             "modes: " + (", ".join(f"{mode} {count}" for mode, count in self.modes) or "none"),
             *_list_lines("duplicates (same pixels)", [group.line() for group in self.duplicates]),
             *_list_lines("broken", [f"{item.path}: {item.reason}" for item in self.broken]),
@@ -257,13 +257,15 @@ def _split_lines(split: SplitCount, segmentation: bool = False) -> list[str]:
     return [f"{head} ({shown})", *empty]
 
 
-def _size_lines(sizes: tuple[tuple[tuple[int, int], int], ...], default: tuple[int, int]) -> list[str]:
+def _size_lines(
+    sizes: tuple[tuple[tuple[int, int], int], ...], default: tuple[int, int], on_cpu: int | None
+) -> list[str]:
     if not sizes:
         return ["sizes: no readable image"]
     common = ", ".join(f"{width}x{height} ({count})" for (height, width), count in sizes[:5])
     sides = sorted(min(size) for size, count in sizes for _ in range(count))
     spread = f"shorter side {sides[0]} to {sides[-1]}, median {median(sides):g}"
-    smaller = f" (on a CPU at {CPU_SIDE}x{CPU_SIDE})" if max(default) > CPU_SIDE else ""
+    smaller = f" (on a CPU at {on_cpu}x{on_cpu})" if on_cpu is not None and max(default) > on_cpu else ""
     return [
         f"sizes: {common}{', ...' if len(sizes) > 5 else ''}; {spread}; a search takes them at "
         f"{default[1]}x{default[0]} if no size is given{smaller}"

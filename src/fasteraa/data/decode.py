@@ -30,6 +30,7 @@ _TURN = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+CPU_SIDE = 32  # of images that a CPU searches on, at most, unless asked for more: a step's time goes with the pixels
 _ORIENTATION = 0x0112
 
 
@@ -152,9 +153,6 @@ def pixels(image: Image.Image, size: tuple[int, int], look: Look) -> NDArray[np.
     """uint8 (3, height, width). A JPEG is decoded at the smallest scale that keeps twice the size asked for."""
     image.draft("RGB", (2 * max(size), 2 * max(size)))
     return np.asarray(fit(upright(image, look), size)).transpose(2, 0, 1)
-
-
-CPU_SIDE = 32  # of images that a CPU searches on, at most, unless asked for more: a step's time goes with the pixels
 
 
 def default_size(shapes: Sequence[tuple[int, int]]) -> tuple[int, int]:

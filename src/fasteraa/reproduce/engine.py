@@ -310,25 +310,23 @@ class _Made:
             subset=self._at_most(self.setting.subset or known.subset, known.source, split),
         )
         if not self.setting.quick:
-            self._compare(data, arena, source)
+            self._note_differences(data, arena, source)
         if arena.share:
             self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
         for each in arena.broken:
             self._remark(f"left out, could not be read: {each}")
         return arena
 
-    def _compare(self, data: str, arena: Arena, source: str) -> None:
+    def _note_differences(self, data: str, arena: Arena, source: str) -> None:
         """Are these the images that the table is about, as far as their number tells?"""
-        known, found = DATA[data], []
-        planned = known.images or ("all" if self.setting.subset else None)
-        if planned not in (None, len(arena.data)):
-            found.append(f"trained on {len(arena.data)} images of {source}, not on {planned}")
-        if len(arena.data.classes) != known.classes:
-            found.append(f"trained on {len(arena.data.classes)} classes of {source}, not on {known.classes}")
-        if found:
-            self.unlike[data] = [text.replace(f" of {source}", "") for text in found]
-        for text in found:
-            self._remark(f"{data}: {text}")
+        known = DATA[data]
+        images = known.images or ("all" if self.setting.subset else None)
+        self.unlike[data] = []
+        counts = (("images", len(arena.data), images), ("classes", len(arena.data.classes), known.classes))
+        for what, count, planned in counts:
+            if planned not in (None, count):
+                self.unlike[data].append(f"trained on {count} {what}, not on {planned}")
+                self._remark(f"{data}: trained on {count} {what} of {source}, not on {planned}")
 
     def _at_most(self, images: int | None, name: str, split: str) -> int | None:
         """So many images, or None where a source that stands in has no more than that."""
