@@ -48,6 +48,8 @@ def compared(policy: dict[str, Any], source: str, errors: dict[str, dict[int, fl
     """Seed, label, behind in the race and in the long training, training loss, that of the chosen one."""
     found = policy["provenance"]["calibration"]
     seed, trials = policy["provenance"]["config"]["seed"], {trial["candidate"]: trial for trial in found["table"]}
+    if seed not in errors[CHOSEN]:
+        return []  # searched, not trained yet
     chosen = trials[found["chosen"]]
     labels = NAMES | {AUTOAUGMENT.get(source, "autoaugment-cifar10"): "AutoAugment"}
     rows = []

@@ -168,7 +168,7 @@ def publish(result: Reproduction, folder: Path) -> None:
 
 # --- the picture -----------------------------------------------------------------------------------------------------
 
-_WIDTH, _LEFT, _RIGHT, _LINE, _TOP, _FIGURE = 860, 380, 40, 22, 34, 320
+_WIDTH, _LEFT, _RIGHT, _LINE, _TOP = 860, 380, 40, 22, 34
 _STYLE = (
     "text{font:12px sans-serif;fill:#222}.tick{text-anchor:middle;fill:#666}.name{text-anchor:end}"
     ".title{font-weight:bold}.grid{stroke:#ddd}"
@@ -274,7 +274,7 @@ def _panel(rows: Sequence[tuple[str, Found]], top: float, logarithmic: bool = Fa
 
 def _curve(result: Reproduction, shown: Sequence[Found], numbers: Sequence[float]) -> str:
     """Errors over the number of sub-policies or operations; every value has the same room."""
-    left, right, bottom = 70, _WIDTH - 40, _FIGURE - 50
+    left, right, bottom = 70, _WIDTH - 40, 270
     y, marked = _scale(numbers, bottom, _TOP, result.table.logarithmic)
     places = [found.line.x for found in result.found if found.line.x is not None]
 
@@ -292,8 +292,9 @@ def _curve(result: Reproduction, shown: Sequence[Found], numbers: Sequence[float
     for found in shown:
         if found.line.x is not None:
             marks += _pair(found, lambda n, at=found.line.x: x(at), y)  # type: ignore[misc]
-    marks.append(f'<text class="tick" x="{(left + right) / 2}" y="{_FIGURE - 10}">{result.table.unit}</text>')
-    return _svg(_FIGURE, marks)
+    middle = f"translate(18 {(_TOP + bottom) / 2}) rotate(-90)"
+    marks.append(f'<text class="tick" transform="{middle}">{result.table.unit}</text>')
+    return _svg(bottom + 28, marks)
 
 
 def _pair(found: Found, x: Place, y: Place) -> list[str]:
