@@ -13,6 +13,7 @@ from PIL import Image
 from fasteraa.cli.search import _shown
 from fasteraa.data import load
 from fasteraa.policy import Policy
+from fasteraa.report.preview import draw_sheet
 from fasteraa.search import SearchConfig
 
 QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
@@ -71,7 +72,9 @@ def test_search_on_a_folder(photos, tmp_path):
     assert "3 epochs of wrn-10-1" in policy.provenance["calibration"]["sentence"]
     assert policy.provenance["calibration"]["sentence"] in (out / "summary.txt").read_text()
     assert Policy.load(out / "found.json").provenance["finished"]
-    assert size_of(out / "preview.png")[0] > 200
+    with Image.open(out / "preview.png") as sheet:  # of what is to be used, not of what calibration set aside
+        expected = draw_sheet(policy, load(photos, size=16, broken_budget=1.0).images[:64])
+        assert np.array_equal(sheet, expected)
     assert (out / "summary.txt").read_text().startswith("found on")
     assert json.loads((out / "broken.jsonl").read_text())["path"].endswith("broken.jpg")
     assert list((out / "tensorboard").iterdir())

@@ -281,7 +281,7 @@ def test_commands(hub, fasteraa, policy, picture, tmp_path):
     assert said.startswith(f"{tmp_path / 'new' / 'policy.json'}: found on photos: 2 sub-policies")
     assert Policy.load(tmp_path / "new" / "policy.json") == policy
 
-    Policy.named("uniform").save(run / "found.json")  # the picture shows this one: calibration preferred another
+    (run / "preview.png").unlink()
     assert fasteraa("hub", "push", run, "joe/other")[0] == 0
     assert set(hub["repos"]["joe/other"]) == {"policy.json", "README.md"}
 

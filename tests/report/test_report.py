@@ -45,6 +45,19 @@ def test_the_sheet_shows_originals_and_augmented_images():
     assert sheet.shape[1] == 2 * 12 + 15 + 3 * step
 
 
+def test_a_policy_that_chooses_among_operations_has_several_rows():
+    """Six of one sub-policy, three of each of two, another draw in each."""
+    images = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+    wide = SubPolicy(((Choice("invert"), Choice("flip")),))
+    for subs, rows in (((wide,), 1 + 6), ((wide, wide), 1 + 6), ((wide,) * 4, 1 + 4)):
+        sheet = np.asarray(draw_sheet(Policy(subs), images))
+        assert sheet.shape[0] == 2 * 12 + 15 + rows * (64 + 4)
+    sheet = np.asarray(draw_sheet(Policy((wide,)), images, columns=4)).transpose(2, 0, 1)
+    top, step = 12 + 15 + 4, 64 + 4
+    shown = {sheet[:, top + row * step :, 12 : 12 + 4 * step][:, :64].tobytes() for row in range(1, 7)}
+    assert len(shown) > 1
+
+
 def test_sheets_of_every_kind():
     small, large = torch.zeros(2, 3, 9, 5, dtype=torch.uint8), torch.zeros(2, 3, 300, 200, dtype=torch.uint8)
     for images in (small, large):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fasteraa.cli.app import app
-
-if TYPE_CHECKING:
-    from fasteraa.policy.artifact import Policy
 
 hub_app = typer.Typer(help="Share policies on the Hugging Face hub.", no_args_is_help=True)
 app.add_typer(hub_app, name="hub")
@@ -36,7 +33,7 @@ def push_command(
     found = find_policy(policy)
     where = found.push_to_hub(
         repo, private=private, revision=revision, message=message, license=license_, tags=tag or (),
-        preview=_preview(policy, found),
+        preview=_preview(policy),
     )  # fmt: skip
     typer.echo(where)
 
@@ -67,16 +64,11 @@ def card_command(
     from fasteraa.policy.find import find_policy
 
     found = find_policy(policy)
-    preview = _preview(policy, found) is not None
+    preview = _preview(policy) is not None
     typer.echo(card(found, repo, license=license_, tags=tag or (), preview=preview), nl=False)
 
 
-def _preview(text: str, policy: Policy) -> Path | None:
-    """The picture in a run folder, if it shows this policy and not one that calibration preferred another to."""
-    from fasteraa.policy.artifact import Policy
-
-    folder = Path(text)
-    picture, found = folder / "preview.png", folder / "found.json"
-    if not picture.is_file() or (found.is_file() and Policy.load(found).sub_policies != policy.sub_policies):
-        return None
-    return picture
+def _preview(text: str) -> Path | None:
+    """The picture in a run folder."""
+    picture = Path(text) / "preview.png"
+    return picture if picture.is_file() else None

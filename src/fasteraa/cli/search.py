@@ -170,8 +170,8 @@ def _search(
     folder.write(folder.summary, summary + "\n")
     with folder.replacing(folder.preview) as partial:
         images, masks = _shown(result.data, source, settings, data_root)
-        draw_sheet(result.policy, images, masks=masks).save(partial)
-    typer.echo(f"\n{summary}\n\n{_use(folder, policy, result.policy, result.data.masks is not None)}")
+        draw_sheet(policy, images, masks=masks).save(partial)
+    typer.echo(f"\n{summary}\n\n{_use(folder, policy, result.data.masks is not None)}")
 
 
 def _calibrate(
@@ -243,13 +243,11 @@ def _about_masks(result: SearchResult) -> str:
     )
 
 
-def _use(folder: RunFolder, policy: Policy, found: Policy, masks: bool) -> str:
+def _use(folder: RunFolder, policy: Policy, masks: bool) -> str:
     pairs = "sample_pairing" in policy.ops
     pool = ", ".join(["pool=train_images"] * pairs + ["mask_fill=255"] * masks)
     note = "   # it mixes in other images: a list of them, or uint8 (N, 3, H, W)" if pairs else ""
     files = [f"policy:  {folder.policy}", f"preview: {folder.preview}", f"summary: {folder.summary}"]
-    if policy.sub_policies != found.sub_policies:  # calibration preferred another
-        files[1] += f" (of {folder.found}, which the search itself ended with)"
     return "\n".join(files) + (
         "\n\nUse it:\n\n"
         "    import fasteraa\n"

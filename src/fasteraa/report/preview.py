@@ -1,4 +1,7 @@
-"""The preview sheet: a row per sub-policy, originals and augmented images side by side, as in the paper's figure."""
+"""The preview sheet: a row per sub-policy, originals and augmented images side by side, as in the paper's figure.
+
+A policy of few sub-policies that choose among operations, as `uniform` is, has several rows for each of them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from fasteraa.policy.draw import plan_of
 from fasteraa.policy.words import describe_sub_policy
 
 _TILE = 64  # the least side of a shown image
+_ROWS = 6  # of augmented images, where there is more to see than a row for each sub-policy shows
 _GAP = 4
 _MARGIN = 12
 _UNMARKED = 255  # the number in masks that does not count
@@ -33,7 +37,7 @@ def draw_sheet(
     seed: int = 0,
     masks: Tensor | None = None,
 ) -> Image.Image:
-    """Draw `policy` on the first uint8 `images` (N, 3, H, W): each row shows one sub-policy on `columns` of them.
+    """Draw `policy` on the first uint8 `images` (N, 3, H, W): a row shows one sub-policy on `columns` of them.
 
     `masks` (N, H, W) are laid over them, a colour for each class, and go where the images go.
     """
@@ -42,18 +46,30 @@ def draw_sheet(
     originals = images[:columns] if masks is None else overlaid(images[:columns], masks[:columns])
     tile = max(_TILE, *originals.shape[2:]) if max(originals.shape[2:]) <= 128 else 128
     generator = torch.Generator().manual_seed(seed)
-    rows = [(None, originals)] + [(sub, augmented(policy, sub, images, columns, generator, masks)) for sub in subs]
+    wide = any(len(stage) > 1 for sub in subs for stage in sub.stages)
+    draws = max(1, _ROWS // len(subs)) if wide else 1
     width = 2 * _MARGIN + columns * (tile + _GAP) + _TEXT_WIDTH
-    sheet = Image.new("RGB", (width, 2 * _MARGIN + _LINE + len(rows) * (tile + _GAP)), _PAPER)
+    sheet = Image.new("RGB", (width, 2 * _MARGIN + _LINE + (1 + draws * len(subs)) * (tile + _GAP)), _PAPER)
     pen = ImageDraw.Draw(sheet)
     pen.text((_MARGIN, _MARGIN - 2), f"{policy.name}  {policy.hash[:19]}", _INK, _font())
-    for number, (sub, tiles) in enumerate(rows):
-        top = _MARGIN + _LINE + 4 + number * (tile + _GAP)
+    beside = _MARGIN + columns * (tile + _GAP) + 8
+
+    def top(row: int) -> int:
+        return _MARGIN + _LINE + 4 + row * (tile + _GAP)
+
+    def paste(tiles: Tensor, row: int) -> None:
         for column, one in enumerate(tiles):
-            place = (_MARGIN + column * (tile + _GAP), top)
+            place = (_MARGIN + column * (tile + _GAP), top(row))
             sheet.paste(to_pillow(one).resize((tile, tile), Image.Resampling.NEAREST), place)
-        words = "originals" if sub is None else f"{number}. {describe_sub_policy(policy, sub)}"
-        _write(pen, words, (_MARGIN + columns * (tile + _GAP) + 8, top), tile, _PALE if sub is None else _INK)
+
+    paste(originals, 0)
+    _write(pen, "originals", (beside, top(0)), tile, _PALE)
+    for number, sub in enumerate(subs):
+        first = 1 + draws * number
+        for row in range(first, first + draws):
+            paste(augmented(policy, sub, images, columns, generator, masks), row)
+        words = f"{number + 1}. {describe_sub_policy(policy, sub)}"
+        _write(pen, words, (beside, top(first)), top(first + draws) - top(first) - _GAP, _INK)
     return sheet
 
 
