@@ -70,6 +70,7 @@ def test_search_on_a_folder(photos, tmp_path):
     table = policy.provenance["calibration"]["table"]
     assert {"none", "found, 2 passes", "start", "general", "uniform"} <= {row["candidate"] for row in table}
     assert "3 epochs of wrn-10-1" in policy.provenance["calibration"]["sentence"]
+    assert policy.provenance["calibration"]["credit"] == 0  # such trainings were asked for
     assert policy.provenance["calibration"]["sentence"] in (out / "summary.txt").read_text()
     assert Policy.load(out / "found.json").provenance["finished"]
     with Image.open(out / "preview.png") as sheet:  # of what is to be used, not of what calibration set aside

@@ -33,24 +33,32 @@ def test_the_better_half_of_a_round_and_none_make_the_next():
     assert budget.runs_of_rounds(2, ONCE) == [2, 2, 2]
 
 
-def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer():
+def test_a_machine_that_slows_down_gets_shorter_rounds_then_fewer_then_candidates():
     """5 candidates: 5, 4, 3, 3 runs in the next four rounds, of 20 epochs as planned."""
 
     def left(seconds, spent=0.0, epochs=20):
         last = Round(5, epochs, 5 * epochs * 0.1)
         plan = Plan(None, "", 100, 0.0, (), (1,) * 5, (), 20, setup_seconds=spent - last.seconds, rounds=[last])
-        return budget.next_epochs(plan, 5, seconds)
+        return budget.next_round(plan, 5, seconds)
 
     assert budget.runs_of_rounds(5, (1, 1, 1, 1)) == [5, 4, 3, 3]
-    assert left(30.0) == left(1000.0) == 20
-    assert left(25.0) == 16  # 15 runs of 16 epochs
-    assert left(18.0) == 20  # 12 would be too few: 18 s pay for two rounds of 20
-    assert left(8.5) == 17  # one round
-    assert left(7.5) is None
-    assert left(1025.0, spent=1000.0) == 16
-    assert left(30.0, epochs=16) == 16  # what the round before had
-    assert left(8.2, epochs=16) == 16
-    assert left(7.9, epochs=16) is None  # 15 are less than four fifths of what was planned
+    assert left(30.0) == left(1000.0) == (5, 20)
+    assert left(25.0) == (5, 16)  # 15 runs of 16 epochs
+    assert left(18.0) == (5, 20)  # 12 would be too few: 18 s pay for two rounds of 20
+    assert left(8.5) == (5, 17)  # one round
+    assert left(7.5) == (4, 18)
+    assert left(5.0) == (3, 16)
+    assert left(4.7) is None  # the best two and none are the fewest
+    assert left(1025.0, spent=1000.0) == (5, 16)
+    assert left(30.0, epochs=16) == (5, 16)  # what the round before had
+    assert left(8.2, epochs=16) == (5, 16)
+    assert left(7.9, epochs=16) == (4, 16)  # 15 are less than four fifths of what was planned
+
+
+def test_two_candidates_are_the_fewest():
+    plan = Plan(None, "", 100, 0.0, heats=ONCE, epochs=10, rounds=[Round(2, 10, 2.0)])
+    assert budget.next_round(plan, 2, 4.0) == (2, 10)
+    assert budget.next_round(plan, 2, 3.5) is None
 
 
 def test_many_trainings_cost_as_many_runs():
@@ -60,14 +68,14 @@ def test_many_trainings_cost_as_many_runs():
     budget.plan_race(plan, TWO, recipe, 26 * 95.5 * 0.4, 40, 3, 7)
     assert (plan.heats, plan.epochs, plan.seeds) == ((1, 3, 9), 95, tuple(range(7, 20)))
     plan.rounds = [Round(2, 95, 2 * 95 * 0.1)]  # 19 s
-    assert budget.next_epochs(plan, 2, 19 + 24 * 95 * 0.1 + 0.01) == 95  # 24 runs are left
-    assert budget.next_epochs(plan, 2, 19 + 24 * 94 * 0.1 + 0.01) == 94
+    assert budget.next_round(plan, 2, 19 + 24 * 95 * 0.1 + 0.01) == (2, 95)  # 24 runs are left
+    assert budget.next_round(plan, 2, 19 + 24 * 94 * 0.1 + 0.01) == (2, 94)
 
 
 def test_a_recipe_of_few_epochs_is_raced_on_all_folds():
     plan = Plan(None, "", 100, 0.0, heats=ONCE, epochs=2, rounds=[Round(5, 2, 1.0)])
-    assert budget.next_epochs(plan, 5, 100.0) == 2
-    assert budget.next_epochs(plan, 5, 1.1) is None
+    assert budget.next_round(plan, 5, 100.0) == (5, 2)
+    assert budget.next_round(plan, 5, 1.1) is None
 
 
 def test_trainings_that_tell_something_decide_how_many_images():

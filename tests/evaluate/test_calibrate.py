@@ -1,6 +1,7 @@
 """The race for how much augmentation: who takes part, who goes on, who is chosen, and that it finds a planted truth."""
 
 import json
+import math
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,7 +21,7 @@ from fasteraa.evaluate.plan import Plan, Round, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import in_words
 from fasteraa.evaluate.trainer import Training
-from fasteraa.evaluate.verdict import better_half, choose, estimates
+from fasteraa.evaluate.verdict import better_half, choose, estimates, first_ones
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 
@@ -249,6 +250,41 @@ def test_few_images_do_not_outweigh_an_expectation_and_many_do():
         assert choose([*race, expecting("poor", 19.0, POOR, images)]).label == winner
 
 
+def test_what_is_hard_to_learn_gains_by_longer_trainings():
+    """A tenth less for a unit of training loss: 0.95 of 11 is more than 0.86 of 11.5."""
+    easy, hard = trial("easy", (11.0, 11.0)), trial("hard", (11.5, 11.5))
+    easy, hard = (replace(each, losses=(loss,) * 2) for each, loss in ((easy, 0.5), (hard, 1.5)))
+    assert choose([easy, hard]).label == "easy"
+    credited = [replace(each, credit=0.1) for each in (easy, hard)]
+    assert estimates(credited) == pytest.approx([11.0 * math.exp(-0.05), 11.5 * math.exp(-0.15)])
+    assert choose(credited).label == "hard"
+    assert [each.label for each in better_half(credited, 1)] == ["hard"]
+    found = Calibration(credited[1], (credited[1], credited[0]), 3, RECIPE, 1.0)
+    assert (
+        "easy has fewer, 11.0%, but is easier to learn, so that longer trainings gain less (loss 11.000 against"
+        in found.sentence()
+    )
+    assert found.against("easy").mean == pytest.approx(11.5 * math.exp(-0.15) - 11.0 * math.exp(-0.05))
+    unsure = replace(credited[0], scores=(13.0, 13.0))
+    assert (
+        "11.0%, but a higher loss (loss 13.000 against 11.500)"
+        in replace(found, trials=(credited[1], unsure)).sentence()
+    )
+
+
+@pytest.mark.parametrize("credit", [None, 0.0])
+def test_credit_is_a_share_of_the_loss_of_guessing(tmp_path, credit):
+    """There are two classes."""
+    given = {} if credit is None else {"credit": credit}
+    found = calibrate(brightness_classes(40), TWO, recipe=RECIPE, device="cpu", folder=tmp_path, **given)
+    assert found.chosen.credit == pytest.approx(verdict.CREDIT / math.log(2) if credit is None else 0.0)
+    assert found.provenance()["credit"] == pytest.approx(found.chosen.credit, abs=1e-4)
+    plain = next(each for each in found.trials if each.label == "none")
+    assert plain.outlook == pytest.approx(
+        sum(s * math.exp(-plain.credit * t) for s, t in zip(plain.scores, plain.losses, strict=True)) / 3
+    )
+
+
 def test_without_expectations_what_was_measured_counts():
     assert estimates([trial("a", (10.0, 12.0), images=4), trial("none", (50.0, 60.0), images=4)]) == [11.0, 55.0]
 
@@ -302,6 +338,13 @@ def test_who_goes_on_is_decided_by_the_estimate():
     assert [each.label for each in better_half([*race, plain], 1)] == ["good", "none"]
 
 
+def test_none_is_among_any_number_of_those_who_go_on():
+    race = [trial(label, (10.0,)) for label in ("a", "b", "none", "c")]
+    assert [[each.label for each in first_ones(race, count)] for count in (4, 3, 2)] == [
+        ["a", "b", "none", "c"], ["a", "b", "none"], ["a", "none"],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_of_equal_errors_nothing_is_chosen(order):
     """Wherever it stands among the candidates."""
@@ -317,12 +360,13 @@ def test_a_race_is_planned_by_the_images_that_are_trained_on(monkeypatch, tmp_pa
 
 
 def test_other_folds_are_another_race(monkeypatch):
-    given = (brightness_classes(8), TWO, (), RECIPE, 0)
+    given = (brightness_classes(8), TWO, (), RECIPE, 0, 0.2)
     before = module._identity(*given)
     assert module._identity(*given) == before
     other = [TWO[0], replace(TWO[1], expected=GOOD)]  # others may go on
     assert module._identity(given[0], other, *given[2:]) != before
     assert module._identity(*given[:2], ("invert",), *given[3:]) != before
+    assert module._identity(*given[:-1], 0.0) != before
     monkeypatch.setattr(module, "FOLDS", module.FOLDS + 1)
     assert module._identity(*given) != before
 
@@ -440,13 +484,17 @@ def test_a_choice_against_the_lowest_error_is_explained():
     trials = (trial("good", (7.0,)), trial("poor", (6.0,)))
     found = Calibration(trials[0], trials, 5, RECIPE, 1.0)
     assert found.sentence().endswith(
-        "; poor did better (6.0%), but so few images do not outweigh what was measured on other data."
+        "; poor did better (6.0%, loss 6.000 against 7.000), but so few images do not outweigh what was measured on "
+        "other data."
     )
     fewer = replace(trials[1], scores=(8.0,))
     assert (
         Calibration(trials[0], (trials[0], fewer), 5, RECIPE, 1.0)
         .sentence()
-        .endswith("; poor has fewer, 6.0%, but is less sure of the right classes, from one training alone: a guess.")
+        .endswith(
+            "; poor has fewer, 6.0%, but a higher loss (loss 8.000 against 7.000); from one training alone, this is a "
+            "guess."
+        )
     )
 
 
@@ -458,10 +506,16 @@ def test_what_did_better_is_said_truly():
         return Calibration(first, (first, *others), 3, RECIPE, 1.0).sentence()
 
     surer = replace(trial("b", (7.5, 7.5)), scores=(6.0, 6.0))
-    assert "; b was surer of the right classes (7.5%), but so few images" in said(surer)
-    assert "; next is b with 7.0%, which is within" in said(replace(trial("b", (6.99, 6.99)), scores=(8.0, 8.0)))
+    assert "; b did better (7.5%, loss " in said(surer)
+    assert "; next is b with 7.0%; the difference is within" in said(
+        replace(trial("b", (6.99, 6.99)), scores=(8.0, 8.0))
+    )
+    harder = replace(trial("b", (7.5, 7.5)), losses=(3.0, 3.0), credit=0.1)
+    assert "; b is harder to learn and may gain more (7.5%, loss 7.500 against 7.000), but so few images" in said(
+        harder
+    )
     second, third = trial("b", (7.1, 7.3)), replace(trial("c", (6.0, 6.1)), scores=(8.0, 8.0))
-    assert "; c has fewer, 6.0%, but is less sure of the right classes" in said(second, third)
+    assert "; c has fewer, 6.0%, but a higher loss (" in said(second, third)
 
 
 def test_labels_with_a_comma_stand_in_quotes():
@@ -476,7 +530,7 @@ def test_one_that_went_out_earlier_was_not_outweighed():
     """All others that came as far diverged: it had fewer errors, but on fewer images."""
     trials = (trial("a", (7.0, 7.0)), replace(trial("b", (6.0, 50.0)), diverged="why"), trial("c", (6.0,)))
     found = Calibration(trials[0], trials, 3, RECIPE, 1.0)
-    assert found.sentence().endswith("; next is c with 6.0%, from one training alone: a guess.")
+    assert found.sentence().endswith("; next is c with 6.0%; from one training alone, this is a guess.")
 
 
 def test_folds_that_share_images_are_less_sure_than_seeds():
@@ -637,6 +691,25 @@ def test_a_race_that_was_stopped_goes_on_as_it_was_planned(monkeypatch, tmp_path
         assert [(r.runs, r.epochs) for r in resumed.rounds] == [(r.runs, r.epochs) for r in whole.rounds]
 
 
+def test_a_round_of_fewer_goes_on_with_those(monkeypatch, tmp_path):
+    """The machine was too slow for the three that were to go on."""
+    given = {"recipe": RECIPE, "device": "cpu", "minutes": 5}
+    monkeypatch.setattr(budget, "next_round", lambda plan, alive, seconds: (2 if plan.rounds else alive, 12))
+
+    def race(folder, stop_after=None):
+        with monkeypatch.context() as patch:
+            Clock(patch, 1e-6, stop_after)
+            with pytest.raises(Stopped) if stop_after else nullcontext():
+                return calibrate(brightness_classes(40), FOUR, folder=tmp_path / folder, **given)
+
+    whole = race("whole")
+    assert [each.runs for each in whole.rounds] == [4, 2, 2]
+    assert sorted(map(len, errors_of(whole).values())) == [1, 1, 3, 3]
+    assert len(errors_of(whole)["none"]) == 3
+    race("stopped", 5)
+    assert errors_of(race("stopped")) == errors_of(whole)
+
+
 def test_time_that_was_spent_is_not_there_again(monkeypatch, tmp_path):
     """Stopped in its second round; what the first took, the whole five minutes, leaves nothing for a third."""
     given = {"recipe": RECIPE, "device": "cpu", "minutes": 5, "folder": tmp_path}
@@ -744,6 +817,11 @@ def test_candidates_are_as_strong_as_they_are_called():
         passes = int(label.split(", ")[1][0]) if label.endswith(" passes") else 1
         assert each.policy.strength.passes == named("uniform").with_strength(passes).strength.passes, label
     assert by_label["uniform, half as often"].policy == named("uniform").with_strength(probability=0.5)
+    either = by_label["general or any one"].policy
+    assert [sub.weight for sub in either.sub_policies] == [1.0, 1.0]
+    for sub, name in zip(either.sub_policies, ("general", "trivialaugment-wide"), strict=True):
+        assert sub.stages == named(name).sub_policies[0].stages
+    assert not either.spans  # the paper's, not the wide ones
     assert by_label["none"].expected.spread >= 4 * by_label["found"].expected.spread
     assert min(each.expected.error for each in by_label.values()) > 0.9
     assert max(by_label.values(), key=lambda each: each.expected.error).label == "none"
@@ -762,6 +840,9 @@ def test_refusals(tmp_path):
             calibrate(data, [Candidate("none", named("none"))], minutes=minutes)
     with pytest.raises(ConfigError, match=r"expected of 'mine' must be positive numbers, got \(0.0, 0.05\)"):
         calibrate(data, [Candidate("mine", named("none"), Expected(0.0, 0.05))])
+    for credit in (-0.1, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=f"must not be negative, got {credit}"):
+            calibrate(data, [Candidate("none", named("none"))], credit=credit)
     with pytest.raises(ConfigError, match="needs a candidate"):
         calibrate(data, [])
     with pytest.raises(ConfigError, match="labels of their own, got none, none"):

@@ -187,6 +187,7 @@ def _calibrate(
     try:  # from here on: to import what follows takes a while, too
         from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
         from fasteraa.evaluate.effects import operations_to_test
+        from fasteraa.evaluate.verdict import CREDIT
 
         recipe = race_recipe(result.data, device, race.network, race.epochs)
         recipe = replace(recipe, crop=settings.crop, flip=settings.flip)
@@ -200,6 +201,7 @@ def _calibrate(
             folder=folder.path / "calibration",
             seed=settings.seed,
             ops=operations_to_test(settings.ops),
+            credit=CREDIT if race.epochs is None else 0.0,  # who knows the epochs has the trainings to come raced
             say=say,
         )
     except (Stopped, KeyboardInterrupt) as stopped:  # the second one between trainings

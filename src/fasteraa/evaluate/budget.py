@@ -33,9 +33,11 @@ _WELL_TOLD = 1.5  # times what tells something
 HEATS: tuple[tuple[int, ...], ...] = ((1, 3, 9), (1, 3, 6), (1, 3, 3), (1, 2, 2))
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
 LEAST_CANDIDATES = 6  # not fewer than these, the first of the list
+_FINALISTS = 3  # in later rounds not fewer than the best two and `none`
 LEAST_IMAGES = 1_000  # not fewer than these
 MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
 MEASURED_S = 0.5  # that measuring takes, at least
+_MEASURED_POLICIES = 2  # on a CPU, one after the other: a quick one and a slow one
 
 
 # --- what it costs -----------------------------------------------------------------------------------------------
@@ -50,7 +52,7 @@ def image_seconds(
     on_gpu = place.type == "cuda"
     members = [
         Training(data, candidate.policy, recipe, 0, place)
-        for candidate in candidates[1 : 1 + (jobs if on_gpu else 1)] or candidates
+        for candidate in candidates[1 : 1 + (jobs if on_gpu else _MEASURED_POLICIES)] or candidates
     ]
     group = Group(members, fuse=False)
     threads = torch.get_num_threads()
@@ -63,7 +65,7 @@ def image_seconds(
         seconds = fastest(group.one_epoch)
     finally:
         torch.set_num_threads(threads)
-    return seconds / (len(members) if on_gpu else jobs) / len(data)
+    return seconds / len(members) / (1 if on_gpu else jobs) / len(data)
 
 
 def fastest(epoch: Callable[[], None]) -> float:
@@ -172,10 +174,20 @@ def payable_candidates(
 # --- what is decided between rounds --------------------------------------------------------------------------------
 
 
-def next_epochs(plan: Plan, alive: int, seconds: float) -> int | None:
-    """Epochs of the next round; None if there is no time for one. The first is run in any case."""
+def next_round(plan: Plan, alive: int, seconds: float) -> tuple[int, int] | None:
+    """Candidates and epochs of the next round; None if there is no time for one. The first is run in any case.
+
+    When a machine is slower than it was measured, fewer candidates go on than were to.
+    """
     if not plan.rounds:
-        return plan.epochs
+        return alive, plan.epochs
+    for count in range(alive, min(alive, _FINALISTS) - 1, -1):
+        if (epochs := _next_epochs(plan, count, seconds)) is not None:
+            return count, epochs
+    return None
+
+
+def _next_epochs(plan: Plan, alive: int, seconds: float) -> int | None:
     last, least = plan.rounds[-1], min(plan.epochs, max(LEAST_EPOCHS, math.ceil(_SHORTENED * plan.epochs)))
     runs = runs_of_rounds(alive, plan.heats[len(plan.rounds) :])
     return _epochs_left(runs, least, last.epochs, seconds - plan.seconds, last.epoch_seconds)

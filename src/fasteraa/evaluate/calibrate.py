@@ -34,7 +34,7 @@ from fasteraa.evaluate.effects import Effects
 from fasteraa.evaluate.experiment import cells_of_experiment, read_experiment
 from fasteraa.evaluate.plan import Plan, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.verdict import Calibration, Trial, better_half, choose, trainings
+from fasteraa.evaluate.verdict import CREDIT, Calibration, Trial, better_half, choose, first_ones, trainings
 from fasteraa.ops import select
 from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
@@ -61,6 +61,7 @@ def calibrate(
     seed: int = 0,
     jobs: int | None = None,
     ops: Sequence[str] = (),
+    credit: float = CREDIT,
     say: Say = lambda text: None,
 ) -> Calibration:
     """Race the candidates and name the winner. `recipe.epochs` is the most that a run may take.
@@ -68,10 +69,12 @@ def calibrate(
     Which of `ops` help is tested before, where there is time for it: policies that are made of those take part, too.
     `jobs` runs go side by side: by default as many as there are cores on a CPU, twenty on a GPU. With a `folder` a
     race that was stopped goes on as it was planned, with what was finished; of `minutes` what it took before is gone.
+    `credit` is the share of a loss that longer trainings take off where networks are still as bad as guessing: 0 if the
+    trainings to come are those of the race.
     """
     ops = [row.name for row in select(ops)] if ops else []
     ops = ops if len(ops) > 1 else []  # of one alone there are no policies without it
-    _check(minutes, candidates, ops)
+    _check(minutes, candidates, ops, credit)
     began, all_images = time.monotonic(), len(data)
     data = _raceable(data, say)
     recipe = replace(recipe or race_recipe(data, device), cutout=0)
@@ -80,7 +83,7 @@ def calibrate(
     jobs = jobs or (_SIDE_BY_SIDE if on_gpu else os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = folder or Path(scratch)
-        file, of = folder / "race.json", _identity(data, candidates, ops, recipe, seed)
+        file, of = folder / "race.json", _identity(data, candidates, ops, recipe, seed, credit)
         plan = read_plan(file, of)
         if plan is not None and plan.over and minutes > plan.minutes:
             say("calibrating anew: the race in the folder had less time")
@@ -112,11 +115,12 @@ def calibrate(
             candidates = [*candidates[:2], *weighted_candidates(effects), *candidates[2:]]
         if not plan.rounds:
             budget.plan_race(plan, candidates, recipe, 60 * minutes, trained_on, len(arenas), seed)
-        trials = _race(arenas, candidates, recipe, plan, 60 * minutes, train, say)
+        credit /= math.log(len(set(data.labels.tolist())))
+        trials = _race(arenas, candidates, recipe, plan, 60 * minutes, credit, train, say)
         plan.minutes, plan.over = max(plan.minutes, minutes), True
         plan.save()
     chosen = choose(trials)
-    rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.score))
+    rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.outlook))
     return Calibration(
         chosen=chosen,
         trials=(chosen, *rest),
@@ -131,9 +135,11 @@ def calibrate(
     )
 
 
-def _check(minutes: float, candidates: Sequence[Candidate], ops: Sequence[str]) -> None:
+def _check(minutes: float, candidates: Sequence[Candidate], ops: Sequence[str], credit: float) -> None:
     if not 0 < minutes < math.inf:
         raise ConfigError(f"the minutes of calibration must be a positive number, got {minutes}")
+    if not 0 <= credit < math.inf:
+        raise ConfigError(f"the credit for what is hard to learn must be finite and must not be negative, got {credit}")
     if not candidates:
         raise ConfigError("calibration needs a candidate")
     if len({candidate.label for candidate in candidates}) < len(candidates):
@@ -192,11 +198,11 @@ def _raceable(data: ImageSet, say: Say) -> ImageSet:
 
 
 def _identity(
-    data: ImageSet, candidates: Sequence[Candidate], ops: Sequence[str], recipe: TrainRecipe, seed: int
+    data: ImageSet, candidates: Sequence[Candidate], ops: Sequence[str], recipe: TrainRecipe, seed: int, credit: float
 ) -> str:
     """Whatever makes it another race (who goes on depends on expectations, too); not the time it may take."""
     policies = [(each.label, each.policy.hash, each.expected) for each in candidates]
-    content = json.dumps([data.fingerprint, policies, list(ops), recipe.key, seed, FOLDS, _RACE])
+    content = json.dumps([data.fingerprint, policies, list(ops), recipe.key, seed, FOLDS, _RACE, credit])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -240,21 +246,24 @@ def _race(
     recipe: TrainRecipe,
     plan: Plan,
     seconds: float,
+    credit: float,
     train: Callable[[Arena, list[Cell]], bool],
     say: Say,
 ) -> list[Trial]:
     trials = [
-        Trial(each.label, each.policy, (), (), (), expected=each.expected)
+        Trial(each.label, each.policy, (), (), (), expected=each.expected, credit=credit)
         for each in candidates
         if each.label in plan.candidates
     ]
     alive = trials
     for number in range(len(plan.heats)):
         if number == len(plan.rounds):
-            epochs = budget.next_epochs(plan, len(alive), seconds)
-            if epochs is None:
+            payable = budget.next_round(plan, len(alive), seconds)
+            if payable is None:
                 break
-            plan.begin(plan.heats[number] * len(alive), epochs)
+            count, epochs = payable
+            plan.begin(plan.heats[number] * count, epochs)
+        alive = first_ones(alive, plan.rounds[number].runs // plan.heats[number])
         shortened = _shortened(recipe, plan.rounds[number].epochs)
         heats = [
             (arena, [Cell(trial.label, trial.policy, shortened, seed) for trial in alive])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fasteraa.evaluate.effects import Effects
@@ -40,14 +40,15 @@ def usual_candidates(
 
     The most telling first: a small budget drops the last. With a choice of operations only policies of those take part.
     """
-    uniform = named("uniform", ops=ops)
+    uniform, general, trivial = named("uniform", ops=ops), named("general", ops=ops), named("trivialaugment-wide")
     policies = {
         "none": named("none"),
-        "trivialaugment-wide": named("trivialaugment-wide"),
+        "trivialaugment-wide": trivial,
         "uniform, 2 passes": uniform.with_strength(2),
         "found, 2 passes": found.with_strength(2),
         "start": start,
-        "general": named("general", ops=ops),
+        "general or any one": _either(general, trivial),  # any one operation, that is; what was not foreseen may help
+        "general": general,
         "autoaugment-cifar10": named("autoaugment-cifar10"),
         "randaugment(2,14)": named("randaugment(2,14)"),
         "uniform": uniform,
@@ -66,6 +67,16 @@ def usual_candidates(
         for label, policy in policies.items()
         if policy is not None and (ops is None or set(policy.ops) <= set(ops))
     ]
+
+
+def _either(one: Policy, other: Policy) -> Policy:
+    """Half of the images go through one, half through the other (in the spans of the first)."""
+    halves = [
+        replace(sub, weight=sub.weight / sum(each.weight for each in policy.sub_policies))
+        for policy in (one, other)
+        for sub in policy.sub_policies
+    ]
+    return replace(one, sub_policies=tuple(halves))
 
 
 def weighted_candidates(effects: Effects) -> list[Candidate]:
@@ -95,6 +106,7 @@ _ERRORS = {
     "uniform, 3 passes": 1.01,
     "found halfway": 1.06,  # not measured: as found
     "found, 3 passes": 1.02,  # not measured: as two passes
+    "general or any one": 0.95,  # results/unseen: 3% below general in the mean of eight other sets
     "general": 0.97,  # results/designs, as the three below: on three sets, of each of which nothing else was known
     "weighted": 0.94,
     "weighted, boldly": 0.94,

@@ -5,6 +5,9 @@ images, not by hundreds. So candidates are compared by their loss on those image
 two and a half times as many (results/designs) and goes up and down with the error, percent for percent. And a loss is
 weighed against what was expected before: the noisier the measurement, the more the expectation counts. What no noise
 explains counts as it was measured: an operation may ruin a kind of data.
+
+And a race is short. What a policy makes hard to learn is learned late: those with a high training loss gain most by
+longer trainings and larger networks (results/quality, results/unseen), so a part of that is taken off their loss.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from fasteraa.policy.artifact import Policy
 
 # standard errors by which an expectation moves an error, at most (limited translation, as Efron and Morris call it)
 _FURTHEST = 3.0
+# what longer trainings take off a loss, relative to it, when a network is as far from fitting as one that guesses
+CREDIT = 0.2
 _NEARLY = 0.8  # of the epochs that tell something
 _LOSS_NOISE = 0.62  # that of a loss, relative to it, as a share of that of an error, relative to that
 
@@ -36,19 +41,32 @@ class Trial:
     policy: Policy
     errors: tuple[float, ...]
     losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
-    scores: tuple[float, ...]  # loss on the held-back images, by which candidates are ranked
+    scores: tuple[float, ...]  # loss on the held-back images
     images: int = 0  # held back from its trainings, each as often as it was
     expected: Expected | None = None
+    credit: float = 0.0  # for each unit of training loss
     diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
 
     @property
     def noise(self) -> float:
-        """One standard error of its score, which is also about that of a difference to another on the same images.
+        """One standard error of its outlook, which is also about that of a difference to another on the same images.
 
         It knows that other images could have been held back, not that another seed would have trained otherwise.
         """
         share = min(max(self.error / 100, 1 / max(self.images, 2)), 1 - 1 / max(self.images, 2))
-        return _LOSS_NOISE * self.score * math.sqrt((1 - share) / (share * max(self.images, 1)))
+        return _LOSS_NOISE * self.outlook * math.sqrt((1 - share) / (share * max(self.images, 1)))
+
+    @property
+    def outlooks(self) -> tuple[float, ...]:
+        """What is to be expected of the scores in a longer training, by which candidates are ranked."""
+        if self.diverged:
+            return self.scores
+        pairs = zip(self.scores, self.losses, strict=True)
+        return tuple(score * math.exp(-self.credit * loss) for score, loss in pairs)
+
+    @property
+    def outlook(self) -> float:
+        return sum(self.outlooks) / len(self.outlooks)
 
     @property
     def score(self) -> float:
@@ -78,12 +96,12 @@ class Calibration:
     telling: tuple[int, float] | None = None  # epochs that tell something, and the seconds of a race of those
 
     def against(self, label: str) -> Estimate | None:
-        """The winner's score minus that of another, fold by fold, where both were raced."""
+        """The winner's outlook minus that of another, fold by fold, where both were raced."""
         other = next((trial for trial in self.trials if trial.label == label), None)
         if other is None or other.label == self.chosen.label:
             return None
         shared = min(len(self.chosen.scores), len(other.scores))
-        return paired(self.chosen.scores[:shared], other.scores[:shared], overlap=1 / (self.folds - 1))
+        return paired(self.chosen.outlooks[:shared], other.outlooks[:shared], overlap=1 / (self.folds - 1))
 
     def sentence(self) -> str:
         """What was chosen, and how sure that is."""
@@ -100,15 +118,21 @@ class Calibration:
             return words + "."
         second = rest[0]
         as_far = [trial for trial in rest if len(trial.errors) == len(self.chosen.errors)]
-        if second in as_far and second.score < self.chosen.score:
-            better = "did better" if self._has_fewer(second) else "was surer of the right classes"
+        if second in as_far and second.outlook < self.chosen.outlook:
+            better = self._has_fewer(second) or second.score < self.chosen.score
+            did = "did better" if better else "is harder to learn and may gain more"
             return (
-                f"{words}; {_quoted(second.label)} {better} ({second.error:.1f}%), but so few images do not outweigh "
-                "what was measured on other data."
+                f"{words}; {_quoted(second.label)} {did} ({second.error:.1f}%, {self._losses(second)}), but so few "
+                "images do not outweigh what was measured on other data."
             )
         fewest = min(as_far, key=lambda trial: trial.error, default=second)
         if fewest in as_far and self._has_fewer(fewest):
-            words += f"; {_quoted(fewest.label)} has fewer, {fewest.error:.1f}%, but is less sure of the right classes"
+            but = (
+                "but a higher loss"
+                if fewest.score > self.chosen.score
+                else "but is easier to learn, so that longer trainings gain less"
+            )
+            words += f"; {_quoted(fewest.label)} has fewer, {fewest.error:.1f}%, {but} ({self._losses(fewest)})"
             return f"{words}{self._sureness(fewest.label)}."
         return f"{words}; next is {_quoted(second.label)} with {second.error:.1f}%{self._sureness(second.label)}."
 
@@ -122,6 +146,9 @@ class Calibration:
             f" Trainings as short as that say little about longer ones: {epochs} epochs would say more, and take about "
             f"{minutes} minutes (--calibrate-minutes {minutes})."
         )
+
+    def _losses(self, other: Trial) -> str:
+        return f"loss {other.score:.3f} against {self.chosen.score:.3f}"
 
     def _has_fewer(self, other: Trial) -> bool:
         """Errors, as far as the sentence shows them."""
@@ -141,10 +168,10 @@ class Calibration:
     def _sureness(self, label: str) -> str:
         found = self.against(label)
         if found is None or found.n < 2:
-            return ", from one training alone: a guess"
+            return "; from one training alone, this is a guess"
         if found.p is not None and found.significant:
             return f", clearly behind ({in_words(found.p)})"
-        return ", which is within the noise between folds"
+        return "; the difference is within the noise between folds"
 
     def policy(self, found: Policy) -> Policy:
         """The winner, with the whole story: of the search and of the race."""
@@ -182,6 +209,7 @@ class Calibration:
             "folds": self.folds,
             "rounds": [{"runs": each.runs, "epochs": each.epochs} for each in self.rounds],
             "seconds": round(self.seconds, 1),
+            "credit": round(self.chosen.credit, 4),
             **({"effects": self.effects.table()} if self.effects else {}),
             "table": [
                 {
@@ -208,21 +236,21 @@ def trainings(count: int) -> str:
 
 
 def estimates(trials: Sequence[Trial]) -> list[float]:
-    """The scores of trials on the same images, each moved towards what was expected as far as its noise allows.
+    """The outlooks of trials on the same images, each moved towards what was expected as far as its noise allows.
 
     Expectations are relative to the middling trial; where that has no loss, all are expected to have none.
     """
-    level = median([trial.score / trial.expected.error for trial in trials if trial.expected] or [0.0])
+    level = median([trial.outlook / trial.expected.error for trial in trials if trial.expected] or [0.0])
     noise = _training_noise(trials)
     return [_weighed(trial, level, max(trial.noise, noise)) for trial in trials]
 
 
 def _weighed(trial: Trial, level: float, noise: float) -> float:
     if trial.expected is None or not noise:
-        return trial.score
+        return trial.outlook
     spread = level * trial.expected.spread
-    away = noise**2 / (spread**2 + noise**2) * (level * trial.expected.error - trial.score)
-    return trial.score + min(max(away, -_FURTHEST * noise), _FURTHEST * noise)
+    away = noise**2 / (spread**2 + noise**2) * (level * trial.expected.error - trial.outlook)
+    return trial.outlook + min(max(away, -_FURTHEST * noise), _FURTHEST * noise)
 
 
 def _training_noise(trials: Sequence[Trial]) -> float:
@@ -230,7 +258,7 @@ def _training_noise(trials: Sequence[Trial]) -> float:
 
     Where many images are held back, trainings differ by more than the choice of the images explains.
     """
-    spread = leftover([trial.scores for trial in trials])
+    spread = leftover([trial.outlooks for trial in trials])
     return 0.0 if spread is None else spread * math.sqrt(2 / len(trials[0].scores))
 
 
@@ -238,6 +266,13 @@ def better_half(measured: list[Trial], count: int) -> list[Trial]:
     """The `count` who go on, the best first: not who diverged, and `none` in any case."""
     best = _ranked([trial for trial in measured if not trial.diverged])[:count]
     return best + [trial for trial in measured if trial.label == "none" and trial not in best]
+
+
+def first_ones(trials: list[Trial], count: int) -> list[Trial]:
+    """So many of them, the first; `none` in the place of the last where it would be left out."""
+    kept = trials[:count]
+    left = [trial for trial in trials[count:] if trial.label == "none"]
+    return [*kept[: count - len(left)], *left]
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
