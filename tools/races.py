@@ -1,4 +1,4 @@
-"""Do races foretell long trainings? Those of the calibrated searches in results/quality beside its table.
+"""Do races foretell long trainings? Those of the calibrated searches in results/quality and results/unseen.
 
     python3 tools/races.py
 
@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-QUALITY = Path(__file__).resolve().parent.parent / "results" / "quality"
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+QUALITY, UNSEEN = RESULTS / "quality", RESULTS / "unseen"
+FEW_ERRORS = 5.0  # % of `none`: a race that holds 100 images back then sees a handful
 AUTOAUGMENT = {"svhn": "autoaugment-svhn"}  # whose policy is in the table; CIFAR-10's elsewhere
 NAMES = {
     "none": "none",
@@ -38,6 +40,7 @@ def main() -> None:
             print(f"  search {seed}, {label:24} race {short:+5.1f}%, long {long:+5.1f}%, training loss {loss:.2f}")
         told = np.array([row[2:] for row in rows if row[1] != "none"])
         fitted(told[:, 1] - told[:, 0], told[:, 2] - told[:, 3], classes)
+    unseen()
 
 
 def races(source: str) -> list[Path]:
@@ -65,6 +68,42 @@ def compared(policy: dict[str, Any], source: str, errors: dict[str, dict[int, fl
         long = np.log(error / errors[CHOSEN][seed])
         rows.append((seed, name, 100 * short, 100 * long, trial["training_loss"], chosen["training_loss"]))
     return rows
+
+
+def unseen() -> None:
+    """Another's loop: what it adds to the distance from `none` over the training loss, in units of that of guessing."""
+    races, trained = (json.loads((UNSEEN / f"{name}.json").read_text()) for name in ("races", "errors"))
+    harder, added = [], []
+    print("unseen, from none")
+    for name, race in races.items():
+        errors, trials = trained[name]["errors"], {trial["candidate"]: trial for trial in race["table"]}
+        if np.mean(list(errors["none"].values())) < FEW_ERRORS:
+            continue
+        for label, trial in trials.items():
+            if label != "none" and (long := between(errors, label, "none")) is not None:
+                folds = min(len(trial["losses"]), len(trials["none"]["losses"]))
+                short = np.mean(np.log(np.divide(trial["losses"][:folds], trials["none"]["losses"][:folds])))
+                harder.append((trial["training_loss"] - trials["none"]["training_loss"]) / np.log(race["classes"]))
+                added.append(long - 100 * short)
+                print(f"  {name:12} {label:20} race {100 * short:+6.1f}%, loop {long:+6.1f}%, harder {harder[-1]:.2f}")
+    x, y = np.array(harder), np.array(added)
+    slope = x @ y / (x @ x)
+    error = np.sqrt(np.sum((y - slope * x) ** 2) / (len(x) - 1) / (x @ x))
+    print(f"  the loop adds {slope:+.0f}% a loss of guessing (standard error {error:.0f}, n {len(x)})")
+    for one in ("general or any one", "general", "trivialaugment-wide"):
+        for other in ("general", "trivialaugment-wide", "none"):
+            found = {name: between(each["errors"], one, other) for name, each in trained.items()}
+            known = {name: difference for name, difference in found.items() if difference is not None}
+            if one != other:
+                each = ", ".join(f"{name} {difference:+.0f}" for name, difference in known.items())
+                print(f"  {one} against {other}: {np.mean(list(known.values())):+.1f}% ({each})")
+
+
+def between(errors: dict[str, dict[str, float]], one: str, other: str) -> float | None:
+    """How much more errors one has than the other, in %, of the seeds that both have."""
+    seeds = errors.get(one, {}).keys() & errors.get(other, {}).keys()
+    ratios = [np.log(errors[one][seed] / errors[other][seed]) for seed in sorted(seeds)]
+    return 100 * float(np.mean(ratios)) if ratios else None
 
 
 def fitted(added: np.ndarray, harder: np.ndarray, classes: int) -> None:

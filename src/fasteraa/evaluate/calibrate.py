@@ -115,7 +115,6 @@ def calibrate(
             candidates = [*candidates[:2], *weighted_candidates(effects), *candidates[2:]]
         if not plan.rounds:
             budget.plan_race(plan, candidates, recipe, 60 * minutes, trained_on, len(arenas), seed)
-        credit /= math.log(len(set(data.labels.tolist())))
         trials = _race(arenas, candidates, recipe, plan, 60 * minutes, credit, train, say)
         plan.minutes, plan.over = max(plan.minutes, minutes), True
         plan.save()
@@ -250,8 +249,9 @@ def _race(
     train: Callable[[Arena, list[Cell]], bool],
     say: Say,
 ) -> list[Trial]:
+    guessing = math.log(len(set(arenas[0].data.labels.tolist())))
     trials = [
-        Trial(each.label, each.policy, (), (), (), expected=each.expected, credit=credit)
+        Trial(each.label, each.policy, (), (), (), expected=each.expected, credit=credit, guessing=guessing)
         for each in candidates
         if each.label in plan.candidates
     ]

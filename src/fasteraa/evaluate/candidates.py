@@ -106,7 +106,7 @@ _ERRORS = {
     "uniform, 3 passes": 1.01,
     "found halfway": 1.06,  # not measured: as found
     "found, 3 passes": 1.02,  # not measured: as two passes
-    "general or any one": 0.95,  # results/unseen: 3% below general in the mean of eight other sets
+    "general or any one": 0.95,  # results/unseen: 5% below general on eight sets, by one loop; two of it counts
     "general": 0.97,  # results/designs, as the three below: on three sets, of each of which nothing else was known
     "weighted": 0.94,
     "weighted, boldly": 0.94,

@@ -44,7 +44,8 @@ class Trial:
     scores: tuple[float, ...]  # loss on the held-back images
     images: int = 0  # held back from its trainings, each as often as it was
     expected: Expected | None = None
-    credit: float = 0.0  # for each unit of training loss
+    credit: float = 0.0  # for a training loss as that of guessing
+    guessing: float = 1.0
     diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
 
     @property
@@ -62,7 +63,7 @@ class Trial:
         if self.diverged:
             return self.scores
         pairs = zip(self.scores, self.losses, strict=True)
-        return tuple(score * math.exp(-self.credit * loss) for score, loss in pairs)
+        return tuple(score * math.exp(-self.credit * min(loss / self.guessing, 1.0)) for score, loss in pairs)
 
     @property
     def outlook(self) -> float:
@@ -209,7 +210,7 @@ class Calibration:
             "folds": self.folds,
             "rounds": [{"runs": each.runs, "epochs": each.epochs} for each in self.rounds],
             "seconds": round(self.seconds, 1),
-            "credit": round(self.chosen.credit, 4),
+            "credit": self.chosen.credit,
             **({"effects": self.effects.table()} if self.effects else {}),
             "table": [
                 {
