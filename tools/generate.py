@@ -140,7 +140,7 @@ def quality_table() -> str:
     rows = [
         [row["label"], *(cell(row["label"], data) for data in sets), f"{row['rank']:.1f}"] for row in found["standings"]
     ]
-    return markdown_table(["policy", *(f"{data}, error % (n)" for data in sets), "mean rank"], rows)
+    return markdown_table(["policy", *sets, "mean rank"], rows)
 
 
 MADE: dict[str, Callable[[], str]] = {

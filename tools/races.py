@@ -19,7 +19,17 @@ import numpy as np
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 QUALITY, UNSEEN = RESULTS / "quality", RESULTS / "unseen"
 FEW_ERRORS = 5.0  # % of `none`: a race that holds 100 images back then sees a handful
-AUTOAUGMENT = {"svhn": "autoaugment-svhn"}  # whose policy is in the table; CIFAR-10's elsewhere
+# data set -> searches on it, classes, whose policy of AutoAugment's is in the table
+SETS = {
+    "reduced-cifar100": ("cifar100-4000", 100, "autoaugment-cifar10"),
+    "reduced-cifar10": ("cifar10-4000", 10, "autoaugment-cifar10"),
+    "reduced-svhn": ("svhn-1000", 10, "autoaugment-svhn"),
+    "fashion-300": ("fashion-mnist-300", 10, None),
+    "fashion-1000": ("fashion-mnist-1000", 10, None),
+    "fashion-4000": ("fashion-mnist-4000", 10, None),
+    "imagenette-1000": ("imagenette-1000", 10, "autoaugment-imagenet"),
+    "ants-and-bees": ("ants-and-bees-all", 2, "autoaugment-imagenet"),
+}
 NAMES = {
     "none": "none",
     "randaugment(2,14)": "RandAugment (2, 14)",
@@ -31,30 +41,30 @@ FOUND, CHOSEN = "Faster AA, floor on diversity", "calibrated search"  # another 
 
 def main() -> None:
     table = json.loads((QUALITY / "table.json").read_text())
-    for source, classes in (("cifar100", 100), ("cifar10", 10), ("svhn", 10)):
-        lines = [line for line in table["lines"] if line["data"] == f"reduced-{source}"]
+    for data, (searches, classes, autoaugment) in SETS.items():
+        lines = [line for line in table["lines"] if line["data"] == data]
         errors = {line["label"]: {int(seed): error for seed, error in line["values"].items()} for line in lines}
-        rows = [row for file in races(source) for row in compared(json.loads(file.read_text()), source, errors)]
-        print(f"reduced-{source}")
+        labels = NAMES | ({autoaugment: "AutoAugment"} if autoaugment else {})
+        files = sorted((QUALITY / "searches").glob(f"{searches}-*/calibrated.json"))
+        rows = [row for file in files for row in compared(json.loads(file.read_text()), labels, errors)]
+        print(data)
         for seed, label, short, long, loss, _ in rows:
             print(f"  search {seed}, {label:24} race {short:+5.1f}%, long {long:+5.1f}%, training loss {loss:.2f}")
         told = np.array([row[2:] for row in rows if row[1] != "none"])
         fitted(told[:, 1] - told[:, 0], told[:, 2] - told[:, 3], classes)
+    trained_in_full()
     unseen()
 
 
-def races(source: str) -> list[Path]:
-    return sorted((QUALITY / "searches").glob(f"{source}-*/calibrated.json"))
-
-
-def compared(policy: dict[str, Any], source: str, errors: dict[str, dict[int, float]]) -> list[tuple[Any, ...]]:
+def compared(
+    policy: dict[str, Any], labels: dict[str, str], errors: dict[str, dict[int, float]]
+) -> list[tuple[Any, ...]]:
     """Seed, label, behind in the race and in the long training, training loss, that of the chosen one."""
     found = policy["provenance"]["calibration"]
     seed, trials = policy["provenance"]["config"]["seed"], {trial["candidate"]: trial for trial in found["table"]}
     if seed not in errors[CHOSEN]:
         return []  # searched, not trained yet
     chosen = trials[found["chosen"]]
-    labels = NAMES | {AUTOAUGMENT.get(source, "autoaugment-cifar10"): "AutoAugment"}
     rows = []
     for name, trial in trials.items():
         if name in labels and name != found["chosen"]:
@@ -63,11 +73,42 @@ def compared(policy: dict[str, Any], source: str, errors: dict[str, dict[int, fl
             error = errors[FOUND][seed]
         else:
             continue
-        folds = min(len(trial["losses"]), len(chosen["losses"]))
-        short = np.mean(np.log(np.divide(trial["losses"][:folds], chosen["losses"][:folds])))
         long = np.log(error / errors[CHOSEN][seed])
-        rows.append((seed, name, 100 * short, 100 * long, trial["training_loss"], chosen["training_loss"]))
+        rows.append(
+            (seed, name, 100 * raced(trial, chosen), 100 * long, trial["training_loss"], chosen["training_loss"])
+        )
     return rows
+
+
+def raced(trial: dict[str, Any], other: dict[str, Any]) -> float:
+    """How much more loss one has than the other, in natural logarithms, on the folds that both had."""
+    folds = min(len(trial["losses"]), len(other["losses"]))
+    return float(np.mean(np.log(np.divide(trial["losses"][:folds], other["losses"][:folds]))))
+
+
+def trained_in_full() -> None:
+    """Races of which every candidate was trained: what the choice is worth, and what other rules would have chosen."""
+    print("every candidate trained once")
+    for data, races in json.loads((QUALITY / "raced.json").read_text()).items():
+        searches, classes, _ = SETS[data]
+        for seed, errors in races.items():
+            file = next((QUALITY / "searches").glob(f"{searches}-diverse-L10-K2-{seed}-*/calibrated.json"))
+            found = json.loads(file.read_text())["provenance"]["calibration"]
+            trials = {trial["candidate"]: trial for trial in found["table"]}
+            chosen = trials[found["chosen"]]
+            others = [label for label in trials if label not in ("none", found["chosen"])]
+            best = sorted(errors, key=lambda label: errors[label])
+            print(f"  {data}, search {seed}: {found['chosen']} {errors[found['chosen']]:.2f}, place", end=" ")
+            print(
+                f"{best.index(found['chosen']) + 1} of {len(best)}; {best[0]} {errors[best[0]]:.2f}; middling", end=" "
+            )
+            print(f"{np.median(list(errors.values())):.2f}, trivialaugment-wide {errors['trivialaugment-wide']:.2f}")
+            added = [
+                100 * (np.log(errors[label] / errors[found["chosen"]]) - raced(trials[label], chosen))
+                for label in others
+            ]
+            harder = [trials[label]["training_loss"] - chosen["training_loss"] for label in others]
+            fitted(np.array(added), np.array(harder), classes)
 
 
 def unseen() -> None:
@@ -81,8 +122,7 @@ def unseen() -> None:
             continue
         for label, trial in trials.items():
             if label != "none" and (long := between(errors, label, "none")) is not None:
-                folds = min(len(trial["losses"]), len(trials["none"]["losses"]))
-                short = np.mean(np.log(np.divide(trial["losses"][:folds], trials["none"]["losses"][:folds])))
+                short = raced(trial, trials["none"])
                 harder.append((trial["training_loss"] - trials["none"]["training_loss"]) / np.log(race["classes"]))
                 added.append(long - 100 * short)
                 print(f"  {name:12} {label:20} race {100 * short:+6.1f}%, loop {long:+6.1f}%, harder {harder[-1]:.2f}")
