@@ -11,6 +11,7 @@ to fit gain by longer trainings of larger networks.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,18 +98,27 @@ def trained_in_full() -> None:
             trials = {trial["candidate"]: trial for trial in found["table"]}
             chosen = trials[found["chosen"]]
             others = [label for label in trials if label not in ("none", found["chosen"])]
-            best = sorted(errors, key=lambda label: errors[label])
-            print(f"  {data}, search {seed}: {found['chosen']} {errors[found['chosen']]:.2f}, place", end=" ")
+            mine, best = errors[found["chosen"]], min(errors, key=lambda label: errors[label])
+            first, last = (sum(mine > e for e in errors.values()) + 1, sum(mine >= e for e in errors.values()))
+            behind = [raced(trial, chosen) for trial in trials.values()]
+            alike = np.corrcoef(ranks(behind), ranks([errors[label] for label in trials]))[0, 1]
             print(
-                f"{best.index(found['chosen']) + 1} of {len(best)}; {best[0]} {errors[best[0]]:.2f}; middling", end=" "
+                f"  {data}, search {seed}: {found['chosen']} {mine:.2f}, place {first} to {last} of {len(errors)}; "
+                f"{best} {errors[best]:.2f}; middling {np.median(list(errors.values())):.2f}, trivialaugment-wide "
+                f"{errors['trivialaugment-wide']:.2f}; rank correlation {alike:.2f}"
             )
-            print(f"{np.median(list(errors.values())):.2f}, trivialaugment-wide {errors['trivialaugment-wide']:.2f}")
             added = [
                 100 * (np.log(errors[label] / errors[found["chosen"]]) - raced(trials[label], chosen))
                 for label in others
             ]
             harder = [trials[label]["training_loss"] - chosen["training_loss"] for label in others]
             fitted(np.array(added), np.array(harder), classes)
+
+
+def ranks(values: Sequence[float]) -> np.ndarray:
+    """Equal values share theirs."""
+    found = np.array(values)
+    return np.array([np.sum(found < each) + np.sum(found == each) / 2 for each in found])
 
 
 def unseen() -> None:
