@@ -152,17 +152,17 @@ def known(reach=1.0, **of):
 
 
 def test_policies_made_of_what_helps():
-    mild, bold, more = (each.policy for each in weighted_candidates(known(rotate=-6.0, color=0.0, invert=4.0)))
+    mild, bold, more = (each.policy for each in weighted_candidates(known(rotate=-6.0, color=0.0, invert=4.0), {}))
     ratio = [shares(each)["rotate"] / shares(each)["invert"] for each in (more, mild, bold)]
     assert ratio == sorted(ratio)
     assert [round(sum(meetings(each)[0].values()), 2) for each in (mild, bold, more)] == [2, 2, 3]
-    assert [each.label for each in weighted_candidates(known(rotate=1.0, color=2.0))] == [
+    assert [each.label for each in weighted_candidates(known(rotate=1.0, color=2.0), {})] == [
         "weighted", "weighted, boldly", "weighted, 3 operations",
     ]  # fmt: skip
 
 
 def test_the_same_policy_does_not_race_against_itself():
-    labels = [each.label for each in weighted_candidates(known(rotate=1.0, color=20.0))]
+    labels = [each.label for each in weighted_candidates(known(rotate=1.0, color=20.0), {})]
     assert labels == ["weighted", "weighted, 3 operations"]
 
 
@@ -306,7 +306,7 @@ def test_losses_below_that_of_one_image_say_nothing(monkeypatch, tmp_path):
 
     def read(lost):
         monkeypatch.setattr(experiment, "read_cell", lambda arena, cell: {"held_out_loss": lost(cell)})
-        return experiment.read_experiment(runs, TESTED)
+        return experiment.read_experiment(runs, TESTED)[0]
 
     assert read(lambda cell: 1e-3 if "invert" in cell.policy.ops else 0.0) == read(lambda cell: 1e-2)
     assert read(lambda cell: 0.2 if "invert" in cell.policy.ops else 0.0).of["invert"] > 20
@@ -333,6 +333,30 @@ def test_trainings_that_diverge_are_left_out_and_most_of_them_are_too_many(quick
     found = raced(tmp_path / "all", recipe=recipe)
     assert found.effects is None
     assert found.chosen.label == "none"
+
+
+def test_what_is_measured_on_a_fold_is_not_in_the_policies_that_race_there(quick, tmp_path, monkeypatch):
+    """To invert does harm on the images of the second fold alone."""
+    monkeypatch.setattr(experiment, "MOST", 18)
+    monkeypatch.setattr(race, "better_half", lambda measured, count: measured)
+    plain, trained = run_group, {}
+
+    def group(arena, cells, **given):
+        trained.update({(cell.label, arena.held_out_from): cell.policy for cell in cells})
+        return plain(arena, cells, **given)
+
+    def read(arena, cell):
+        ruined = arena.held_out_from == "fold 2" and "invert" in cell.policy.ops
+        return {"held_out_loss": 0.8 if ruined else 0.4, "train_loss": 0.1, "error": 10.0}
+
+    monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
+    monkeypatch.setattr(experiment, "read_cell", read)
+    found = raced(tmp_path, recipe=replace(RECIPE, epochs=1))
+    first, second, third = (shares(trained["weighted", f"fold {fold}"])["invert"] for fold in (1, 2, 3))
+    chosen = next(shares(trial.policy)["invert"] for trial in found.trials if trial.label == "weighted")
+    assert second == pytest.approx(1 / 4, abs=0.01)  # on the others nothing does anything
+    assert max(first, third, chosen) < 0.6 * second  # those were made with the second, too
+    assert trained["uniform", "fold 1"] == trained["uniform", "fold 2"]
 
 
 def test_no_training_of_an_experiment_is_another_one_again(tmp_path):

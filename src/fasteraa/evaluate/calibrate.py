@@ -39,7 +39,7 @@ from fasteraa.ops import select
 from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
 
-_RACE = 2  # another one where a race cannot go on that an earlier version began
+_RACE = 3  # another one where a race cannot go on that an earlier version began
 _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
 _GPU_STEPS = 1_200  # the same
@@ -110,9 +110,9 @@ def calibrate(
         train = partial(run_cells, jobs=jobs, say=lambda text: None, workers=workers, fuse=False)
         if ops and plan.experiment is None and not plan.rounds:
             budget.plan_experiment(plan, recipe, 60 * minutes, trained_on, len(arenas))
-        effects = _experiment(arenas, ops, recipe, plan, train, say, seed) if plan.experiment else None
-        if effects is not None:
-            candidates = [*candidates[:2], *weighted_candidates(effects), *candidates[2:]]
+        found = _experiment(arenas, ops, recipe, plan, train, say, seed) if plan.experiment else None
+        if found is not None:
+            candidates = [*candidates[:2], *weighted_candidates(*found), *candidates[2:]]
         if not plan.rounds:
             budget.plan_race(plan, candidates, recipe, 60 * minutes, trained_on, len(arenas), seed)
         trials = _race(arenas, candidates, recipe, plan, 60 * minutes, credit, train, say)
@@ -129,7 +129,7 @@ def calibrate(
         images=len(data),
         all_images=all_images,
         rounds=tuple(plan.rounds),
-        effects=effects,
+        effects=found[0] if found else None,
         telling=budget.telling(plan, recipe, trained_on),
     )
 
@@ -221,7 +221,7 @@ def _experiment(
     train: Callable[[Arena, list[Cell]], bool],
     say: Say,
     seed: int,
-) -> Effects | None:
+) -> tuple[Effects, dict[str, Effects]] | None:
     assert plan.experiment is not None
     shortened = _shortened(recipe, plan.experiment.epochs)
     runs = cells_of_experiment(arenas, ops, shortened, plan.experiment.runs, seed)
@@ -251,7 +251,17 @@ def _race(
 ) -> list[Trial]:
     guessing = math.log(len(set(arenas[0].data.labels.tolist())))
     trials = [
-        Trial(each.label, each.policy, (), (), (), expected=each.expected, credit=credit, guessing=guessing)
+        Trial(
+            each.label,
+            each.policy,
+            (),
+            (),
+            (),
+            expected=each.expected,
+            credit=credit,
+            guessing=guessing,
+            on_folds=each.on_folds,
+        )
         for each in candidates
         if each.label in plan.candidates
     ]
@@ -266,7 +276,7 @@ def _race(
         alive = first_ones(alive, plan.rounds[number].runs // plan.heats[number])
         shortened = _shortened(recipe, plan.rounds[number].epochs)
         heats = [
-            (arena, [Cell(trial.label, trial.policy, shortened, seed) for trial in alive])
+            (arena, [Cell(trial.label, trial.policy_on(arena.held_out_from), shortened, seed) for trial in alive])
             for arena, seed in _blocks(arenas, plan, number)
         ]
         taken = _one_round(number + 1, heats, plan.image_seconds, train, say)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fasteraa.evaluate.effects import Effects
@@ -31,6 +31,7 @@ class Candidate:
     label: str
     policy: Policy
     expected: Expected | None = None  # None: only what the race measures counts
+    on_folds: Mapping[str, Policy] = field(default_factory=dict)  # what races there in its place
 
 
 def usual_candidates(
@@ -79,11 +80,23 @@ def _either(one: Policy, other: Policy) -> Policy:
     return replace(one, sub_policies=tuple(halves))
 
 
-def weighted_candidates(effects: Effects) -> list[Candidate]:
-    """Operations by how much they help, with differences made more or less of; one of those that came out the same."""
+def weighted_candidates(effects: Effects, without: Mapping[str, Effects]) -> list[Candidate]:
+    """Operations by how much they help, with differences made more or less of; one of those that came out the same.
+
+    `without` a fold: what was measured on the others. On images that it was made with, a policy would seem too good.
+    """
     policies = {label: effects.policy(caution, dose) for label, (caution, dose) in WEIGHTED.items()}
     labels = {policy.hash: label for label, policy in reversed(policies.items())}.values()
-    return [Candidate(label, policies[label], _expected(label)) for label in WEIGHTED if label in labels]
+    return [
+        Candidate(
+            label,
+            policies[label],
+            _expected(label),
+            {fold: each.policy(*WEIGHTED[label]) for fold, each in without.items()},
+        )
+        for label in WEIGHTED
+        if label in labels
+    ]
 
 
 # About the mean of seven sets of images in short trainings and of five in long ones (results/candidates, SVHN's long

@@ -44,8 +44,18 @@ def cells_of_experiment(
     return runs
 
 
-def read_experiment(runs: Sequence[tuple[Arena, Cell]], ops: Sequence[str]) -> Effects | None:
-    """None if most of the trainings diverged."""
+def read_experiment(
+    runs: Sequence[tuple[Arena, Cell]], ops: Sequence[str]
+) -> tuple[Effects, dict[str, Effects]] | None:
+    """By all trainings, and for each fold by those on the others; None if most of either diverged."""
+    folds = dict.fromkeys(arena.held_out_from for arena, _ in runs)
+    effects = _effects(runs, ops)
+    without = {fold: _effects([run for run in runs if run[0].held_out_from != fold], ops) for fold in folds}
+    known = {fold: each for fold, each in without.items() if each is not None}
+    return None if effects is None or len(known) < len(folds) else (effects, known)
+
+
+def _effects(runs: Sequence[tuple[Arena, Cell]], ops: Sequence[str]) -> Effects | None:
     records = [(arena, cell, read_cell(arena, cell)) for arena, cell in runs]
     sound = [(arena, cell, record) for arena, cell, record in records if record and not why_diverged(record)]
     if 2 * len(sound) < len(runs):

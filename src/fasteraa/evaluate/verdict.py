@@ -13,8 +13,8 @@ longer trainings and larger networks (results/quality, results/unseen), so a par
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -47,6 +47,10 @@ class Trial:
     credit: float = 0.0  # for a training loss as that of guessing
     guessing: float = 1.0
     diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
+    on_folds: Mapping[str, Policy] = field(default_factory=dict)  # what raced there in its place
+
+    def policy_on(self, fold: str) -> Policy:
+        return self.on_folds.get(fold, self.policy)
 
     @property
     def noise(self) -> float:
