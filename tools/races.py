@@ -88,7 +88,7 @@ def raced(trial: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 def trained_in_full() -> None:
-    """Races of which every candidate was trained: what the choice is worth, and what other rules would have chosen."""
+    """Races of which every candidate was trained: what the choice was worth, and what the race knew of the others."""
     print("every candidate trained once")
     for data, races in json.loads((QUALITY / "raced.json").read_text()).items():
         searches, classes, _ = SETS[data]
@@ -99,7 +99,10 @@ def trained_in_full() -> None:
             chosen = trials[found["chosen"]]
             others = [label for label in trials if label not in ("none", found["chosen"])]
             mine, best = errors[found["chosen"]], min(errors, key=lambda label: errors[label])
-            first, last = (sum(mine > e for e in errors.values()) + 1, sum(mine >= e for e in errors.values()))
+            first, last = (
+                sum(mine > each for each in errors.values()) + 1,
+                sum(mine >= each for each in errors.values()),
+            )
             behind = [raced(trial, chosen) for trial in trials.values()]
             alike = np.corrcoef(ranks(behind), ranks([errors[label] for label in trials]))[0, 1]
             print(
@@ -107,10 +110,7 @@ def trained_in_full() -> None:
                 f"{best} {errors[best]:.2f}; middling {np.median(list(errors.values())):.2f}, trivialaugment-wide "
                 f"{errors['trivialaugment-wide']:.2f}; rank correlation {alike:.2f}"
             )
-            added = [
-                100 * (np.log(errors[label] / errors[found["chosen"]]) - raced(trials[label], chosen))
-                for label in others
-            ]
+            added = [100 * (np.log(errors[label] / mine) - raced(trials[label], chosen)) for label in others]
             harder = [trials[label]["training_loss"] - chosen["training_loss"] for label in others]
             fitted(np.array(added), np.array(harder), classes)
 

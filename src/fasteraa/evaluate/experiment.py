@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from fasteraa.evaluate.arena import Arena
 from fasteraa.evaluate.compare import Cell, read_cell, why_diverged
@@ -44,21 +45,24 @@ def cells_of_experiment(
     return runs
 
 
+_Record = tuple[Arena, Cell, dict[str, Any] | None]
+
+
 def read_experiment(
     runs: Sequence[tuple[Arena, Cell]], ops: Sequence[str]
 ) -> tuple[Effects, dict[str, Effects]] | None:
     """By all trainings, and for each fold by those on the others; None if most of either diverged."""
+    records = [(arena, cell, read_cell(arena, cell)) for arena, cell in runs]
+    effects = _effects(records, ops)
     folds = dict.fromkeys(arena.held_out_from for arena, _ in runs)
-    effects = _effects(runs, ops)
-    without = {fold: _effects([run for run in runs if run[0].held_out_from != fold], ops) for fold in folds}
+    without = {fold: _effects([each for each in records if each[0].held_out_from != fold], ops) for fold in folds}
     known = {fold: each for fold, each in without.items() if each is not None}
     return None if effects is None or len(known) < len(folds) else (effects, known)
 
 
-def _effects(runs: Sequence[tuple[Arena, Cell]], ops: Sequence[str]) -> Effects | None:
-    records = [(arena, cell, read_cell(arena, cell)) for arena, cell in runs]
+def _effects(records: Sequence[_Record], ops: Sequence[str]) -> Effects | None:
     sound = [(arena, cell, record) for arena, cell, record in records if record and not why_diverged(record)]
-    if 2 * len(sound) < len(runs):
+    if 2 * len(sound) < len(records):
         return None
     return fit(
         [cell.policy for _, cell, _ in sound],
