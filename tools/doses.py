@@ -1,0 +1,165 @@
+"""How much augmentation does a long training of a large network want? Strong policies, and what comes after them.
+
+    PYTHONPATH=src python3 tools/doses.py OUT.json SOURCE [--network wrn-40-2] [--seed 0] [--jobs 14] [--only LABEL ...]
+
+Every line is one training by the paper's recipe of the network, measured on the source's held-out images; sources
+should hold out images that no comparison is tested on. A line is a policy, the cutout after it, and what becomes of
+both while the training goes on. What OUT.json has already is not trained again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fasteraa.evaluate import feed
+from fasteraa.evaluate.arena import open_arena
+from fasteraa.evaluate.candidates import _either
+from fasteraa.evaluate.recipe import paper_recipe
+from fasteraa.evaluate.trainer import Diverged, Job, Training, train_together
+from fasteraa.policy import Choice, Policy
+
+Schedule = Callable[[float], tuple[Policy, int]]  # progress in [0, 1) -> policy and side of the cutout
+
+
+@dataclass(frozen=True)
+class Line:
+    policy: Policy
+    cutout: int = 16
+    schedule: Schedule | None = None
+
+
+def lines() -> dict[str, Line]:
+    uniform, general, none = Policy.named("uniform"), Policy.named("general"), Policy.named("none")
+    trivial, auto = Policy.named("trivialaugment-wide"), Policy.named("autoaugment-cifar10")
+    plain = {
+        "none": none,
+        "trivialaugment-wide": trivial,
+        "trivialaugment-wide, 2 passes": trivial.with_strength(2),
+        "randaugment(2,14)": Policy.named("randaugment(2,14)"),
+        "randaugment(3,14)": Policy.named("randaugment(3,14)"),
+        "uniform": uniform,
+        "uniform, 2 passes": uniform.with_strength(2),
+        "uniform, 3 passes": uniform.with_strength(3),
+        "autoaugment-cifar10": auto,
+        "autoaugment-cifar10, 2 passes": auto.with_strength(2),
+        "general": general,
+        "general, 2 passes": general.with_strength(2),
+        "general or any one": _either(general, trivial),
+        "general, then a pair": paired(general, 1.0),
+        "uniform, 2 passes, then a pair": paired(uniform, 1.0).with_strength(2),
+        "uniform, far more often": surely(uniform),
+    }
+    found = {label: Line(policy, 0 if label == "none" else 16) for label, policy in plain.items()}
+    bare = ("randaugment(2,14)", "uniform, 2 passes", "uniform, 3 passes", "autoaugment-cifar10", "general, 2 passes")
+    found |= {f"{label}; no cutout": Line(plain[label], 0) for label in bare}
+    found["uniform, 2 passes; cutout of 8"] = Line(plain["uniform, 2 passes"], 8)
+    for label in ("uniform, 2 passes", "uniform, 3 passes", "general, 2 passes"):
+        policy = plain[label]
+        found[f"{label}; clean at the end"] = Line(
+            policy, schedule=lambda at, p=policy: (p, 16) if at < 0.9 else (none, 0)
+        )
+        weaker = [policy.with_strength(probability=share / 5) for share in range(5, 0, -1)]
+        found[f"{label}; less and less"] = Line(policy, schedule=lambda at, w=weaker: (w[int(5 * at)], 16))
+    stronger = [uniform.with_strength(2, probability=share / 5) for share in range(1, 6)]
+    found["uniform, 2 passes; more and more"] = Line(stronger[-1], schedule=lambda at: (stronger[int(5 * at)], 16))
+    return found
+
+
+def paired(policy: Policy, probability: float) -> Policy:
+    """With another image mixed into every image, at the end."""
+    stage = (Choice("sample_pairing", probability, (0.0, 1.0)),)
+    return replace(policy, sub_policies=tuple(replace(sub, stages=(*sub.stages, stage)) for sub in policy.sub_policies))
+
+
+def surely(policy: Policy) -> Policy:
+    """Every stage at work on every image."""
+    stages = [
+        [tuple(replace(c, probability=1.0) for c in stage) for stage in sub.stages] for sub in policy.sub_policies
+    ]
+    subs = zip(policy.sub_policies, stages, strict=True)
+    return replace(policy, sub_policies=tuple(replace(sub, stages=tuple(each)) for sub, each in subs))
+
+
+class Scheduled(feed.DeviceFeed):
+    """Another policy and another cutout as time goes on."""
+
+    def follow(self, schedule: Schedule) -> Scheduled:
+        self.schedule = schedule
+        return self
+
+    def epoch(self, number: int) -> Iterator[feed.Batch]:
+        self.policy, side = self.schedule(number / self.recipe.epochs)
+        self.recipe = replace(self.recipe, cutout=side)
+        self.idle = feed.is_idle(self.policy)
+        yield from super().epoch(number)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("source")
+    parser.add_argument("--network", default="wrn-40-2")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=14)
+    parser.add_argument("--only", nargs="+", metavar="LABEL")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    given = parser.parse_args()
+    until = time.time() + 60 * given.minutes
+    recipe = paper_recipe(f"cifar/{given.network}")
+    recipe = recipe if given.epochs is None else replace(recipe, epochs=given.epochs)
+    errors = json.loads(given.out.read_text()) if given.out.exists() else {}
+    mine = errors.setdefault(given.network, {})
+    chosen = {
+        label: line
+        for label, line in lines().items()
+        if str(given.seed) not in mine.get(label, {}) and (given.only is None or label in given.only)
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        arena = open_arena(given.source, Path(folder))
+        labels = list(chosen)
+        for first in range(0, len(labels), given.jobs):
+            few = labels[first : first + given.jobs]
+            jobs = [Job(chosen[each].policy, replace(recipe, cutout=chosen[each].cutout), given.seed) for each in few]
+            with schedules([chosen[each].schedule for each in few]):
+                found = train_together(arena.data, arena.held_out, jobs, device="auto", until=lambda: until)
+            for label, run in zip(few, found, strict=True):
+                if not isinstance(run, Diverged):
+                    told = {"error": round(run.error, 3), "loss": round(run.held_out_loss, 4)}
+                    told |= {"training_loss": round(run.train_loss, 4), "seconds": round(run.seconds, 1)}
+                    mine.setdefault(label, {})[str(given.seed)] = told | {"together": run.together}
+                    print(
+                        f"{given.network} seed {given.seed}: {run.error:6.2f} {run.train_loss:6.3f} {label}", flush=True
+                    )
+            given.out.write_text(json.dumps(errors, indent=1) + "\n")
+
+
+class schedules:
+    """Trainings made within, in this order, follow these schedules."""
+
+    def __init__(self, following: list[Schedule | None]):
+        self.following, self.plain = following, Training.__init__
+
+    def __enter__(self) -> None:
+        waiting = iter(self.following)
+
+        def init(training: Training, data, policy, recipe, seed, device) -> None:
+            self.plain(training, data, policy, recipe, seed, device)
+            schedule = next(waiting)
+            if schedule is not None:
+                training.feed = Scheduled(data, policy, recipe, seed, device).follow(schedule)
+
+        Training.__init__ = init  # type: ignore[method-assign]
+
+    def __exit__(self, *about: object) -> None:
+        Training.__init__ = self.plain  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main()
