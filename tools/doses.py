@@ -51,14 +51,18 @@ def lines() -> dict[str, Line]:
         "general": general,
         "general, 2 passes": general.with_strength(2),
         "general or any one": _either(general, trivial),
-        "general, then a pair": paired(general, 1.0),
-        "uniform, 2 passes, then a pair": paired(uniform, 1.0).with_strength(2),
+        "general, then a pair": then(general, Choice("sample_pairing", 1.0, (0.0, 1.0))),
+        "uniform, 2 passes, then a pair": then(uniform, Choice("sample_pairing", 1.0, (0.0, 1.0))).with_strength(2),
         "uniform, far more often": surely(uniform),
     }
     found = {label: Line(policy, 0 if label == "none" else 16) for label, policy in plain.items()}
     bare = ("randaugment(2,14)", "uniform, 2 passes", "uniform, 3 passes", "autoaugment-cifar10", "general, 2 passes")
     found |= {f"{label}; no cutout": Line(plain[label], 0) for label in bare}
-    found["uniform, 2 passes; cutout of 8"] = Line(plain["uniform, 2 passes"], 8)
+    found |= {f"uniform, 2 passes; cutout of {side}": Line(plain["uniform, 2 passes"], side) for side in (8, 20, 24)}
+    found |= {f"uniform; cutout of {side}": Line(uniform, side) for side in (20, 24)}
+    for label in ("uniform", "uniform, 2 passes", "randaugment(2,14)", "general or any one"):
+        found[f"{label}; two cutouts"] = Line(then(plain[label], Choice("cutout", 1.0, 1.0)))
+    found["uniform, 3 operations"] = Line(Policy.named("uniform(3)"))
     for label in ("uniform, 2 passes", "uniform, 3 passes", "general, 2 passes"):
         policy = plain[label]
         found[f"{label}; clean at the end"] = Line(
@@ -71,10 +75,10 @@ def lines() -> dict[str, Line]:
     return found
 
 
-def paired(policy: Policy, probability: float) -> Policy:
-    """With another image mixed into every image, at the end."""
-    stage = (Choice("sample_pairing", probability, (0.0, 1.0)),)
-    return replace(policy, sub_policies=tuple(replace(sub, stages=(*sub.stages, stage)) for sub in policy.sub_policies))
+def then(policy: Policy, choice: Choice) -> Policy:
+    """With one more operation, at the end of every pass."""
+    subs = policy.sub_policies
+    return replace(policy, sub_policies=tuple(replace(sub, stages=(*sub.stages, (choice,))) for sub in subs))
 
 
 def surely(policy: Policy) -> Policy:
