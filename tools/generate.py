@@ -138,7 +138,7 @@ def quality_table() -> str:
         return (f"**{mean:.2f}**" if mean == lowest[data] else f"{mean:.2f}") + f" ({runs})"
 
     rows = [
-        [row["label"], *(cell(row["label"], data) for data in sets), f"{row['rank']:.1f}"] for row in found["standings"]
+        [row["label"], *(cell(row["label"], data) for data in sets), f"{row['rank']:.2f}"] for row in found["standings"]
     ]
     return markdown_table(["policy", *sets, "mean rank"], rows)
 
