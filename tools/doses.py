@@ -1,10 +1,12 @@
-"""How much augmentation does a long training of a large network want? Strong policies, and what comes after them.
+"""How much augmentation does a long training want? Strong policies, mixtures of them, and what comes after them.
 
-    PYTHONPATH=src python3 tools/doses.py OUT.json SOURCE [--network wrn-40-2] [--seed 0] [--jobs 14] [--only LABEL ...]
+    PYTHONPATH=src python3 tools/doses.py OUT.json SOURCE [--recipe cifar/wrn-40-2] [--seeds 0] [--jobs 14]
+        [--only LABEL ...] [--found POLICY.json ...]
 
-Every line is one training by the paper's recipe of the network, measured on the source's held-out images; sources
-should hold out images that no comparison is tested on. A line is a policy, the cutout after it, and what becomes of
-both while the training goes on. What OUT.json has already is not trained again.
+Every line is one training by a recipe of `fasteraa reproduce`, measured on the source's held-out images; sources should
+hold out images that no comparison is tested on. A line is a policy, the cutout after it (that of the recipe, where
+nothing else is said), and what becomes of both while the training goes on. `found` are policies of a search, the first
+one for the first seed; lines with that word are made of them. What OUT.json has already is not trained again.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from pathlib import Path
 from fasteraa.evaluate import feed
 from fasteraa.evaluate.arena import open_arena
 from fasteraa.evaluate.candidates import _either
-from fasteraa.evaluate.recipe import paper_recipe
+from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Diverged, Job, Training, train_together
+from fasteraa.ops import OPS
 from fasteraa.policy import Choice, Policy
+from fasteraa.reproduce.declare import find_recipe
 
 Schedule = Callable[[float], tuple[Policy, int]]  # progress in [0, 1) -> policy and side of the cutout
 
@@ -30,11 +34,11 @@ Schedule = Callable[[float], tuple[Policy, int]]  # progress in [0, 1) -> policy
 @dataclass(frozen=True)
 class Line:
     policy: Policy
-    cutout: int = 16
+    cutout: int | None = None  # that of the recipe
     schedule: Schedule | None = None
 
 
-def lines() -> dict[str, Line]:
+def lines(searched: Policy | None) -> dict[str, Line]:
     uniform, general, none = Policy.named("uniform"), Policy.named("general"), Policy.named("none")
     trivial, auto = Policy.named("trivialaugment-wide"), Policy.named("autoaugment-cifar10")
     plain = {
@@ -55,7 +59,15 @@ def lines() -> dict[str, Line]:
         "uniform, 2 passes, then a pair": then(uniform, Choice("sample_pairing", 1.0, (0.0, 1.0))).with_strength(2),
         "uniform, far more often": surely(uniform),
     }
-    found = {label: Line(policy, 0 if label == "none" else 16) for label, policy in plain.items()}
+    if searched is not None:
+        plain |= {
+            "found": searched,
+            "found or any one": _either(searched, trivial),
+            "found or uniform": _either(searched, uniform.with_strength(1)),
+            "found, far warps": far(searched, 1.0),
+            "general, far warps": far(general, 1.0),
+        }
+    found = {label: Line(policy, 0 if label == "none" else None) for label, policy in plain.items()}
     bare = ("randaugment(2,14)", "uniform, 2 passes", "uniform, 3 passes", "autoaugment-cifar10", "general, 2 passes")
     found |= {f"{label}; no cutout": Line(plain[label], 0) for label in bare}
     found |= {f"uniform, 2 passes; cutout of {side}": Line(plain["uniform, 2 passes"], side) for side in (8, 20, 24)}
@@ -79,6 +91,17 @@ def then(policy: Policy, choice: Choice) -> Policy:
     """With one more operation, at the end of every pass."""
     subs = policy.sub_policies
     return replace(policy, sub_policies=tuple(replace(sub, stages=(*sub.stages, (choice,))) for sub in subs))
+
+
+def far(policy: Policy, reach: float) -> Policy:
+    """With warps of any magnitude up to that one."""
+
+    def further(choice: Choice) -> Choice:
+        return replace(choice, magnitude=(0.0, reach)) if OPS[choice.op].geometric and OPS[choice.op].span else choice
+
+    stages = [[tuple(map(further, stage)) for stage in sub.stages] for sub in policy.sub_policies]
+    subs = zip(policy.sub_policies, stages, strict=True)
+    return replace(policy, sub_policies=tuple(replace(sub, stages=tuple(each)) for sub, each in subs))
 
 
 def surely(policy: Policy) -> Policy:
@@ -108,40 +131,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("source")
-    parser.add_argument("--network", default="wrn-40-2")
+    parser.add_argument("--recipe", default="cifar/wrn-40-2")
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--jobs", type=int, default=14)
     parser.add_argument("--only", nargs="+", metavar="LABEL")
+    parser.add_argument("--found", nargs="+", type=Path, default=[], metavar="POLICY.json")
     parser.add_argument("--minutes", type=float, default=9.0)
     given = parser.parse_args()
     until = time.time() + 60 * given.minutes
-    recipe = paper_recipe(f"cifar/{given.network}")
+    recipe = find_recipe(given.recipe)
     recipe = recipe if given.epochs is None else replace(recipe, epochs=given.epochs)
     errors = json.loads(given.out.read_text()) if given.out.exists() else {}
-    mine = errors.setdefault(given.network, {})
-    chosen = {
-        label: line
-        for label, line in lines().items()
-        if str(given.seed) not in mine.get(label, {}) and (given.only is None or label in given.only)
-    }
+    mine = errors.setdefault(given.recipe, {})
+    found = {seed: Policy.load(file) for seed, file in zip(given.seeds, given.found, strict=False)}
+    waiting = [
+        (label, seed, line)
+        for seed in given.seeds
+        for label, line in lines(found.get(seed)).items()
+        if str(seed) not in mine.get(label, {}) and (given.only is None or label in given.only)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         arena = open_arena(given.source, Path(folder))
-        labels = list(chosen)
-        for first in range(0, len(labels), given.jobs):
-            few = labels[first : first + given.jobs]
-            jobs = [Job(chosen[each].policy, replace(recipe, cutout=chosen[each].cutout), given.seed) for each in few]
-            with schedules([chosen[each].schedule for each in few]):
-                found = train_together(arena.data, arena.held_out, jobs, device="auto", until=lambda: until)
-            for label, run in zip(few, found, strict=True):
+        for first in range(0, len(waiting), given.jobs):
+            few = waiting[first : first + given.jobs]
+            jobs = [Job(line.policy, _recipe(recipe, line), seed) for _, seed, line in few]
+            with schedules([line.schedule for _, _, line in few]):
+                done = train_together(arena.data, arena.held_out, jobs, device="auto", until=lambda: until)
+            for (label, seed, _), run in zip(few, done, strict=True):
                 if not isinstance(run, Diverged):
                     told = {"error": round(run.error, 3), "loss": round(run.held_out_loss, 4)}
                     told |= {"training_loss": round(run.train_loss, 4), "seconds": round(run.seconds, 1)}
-                    mine.setdefault(label, {})[str(given.seed)] = told | {"together": run.together}
-                    print(
-                        f"{given.network} seed {given.seed}: {run.error:6.2f} {run.train_loss:6.3f} {label}", flush=True
-                    )
+                    mine.setdefault(label, {})[str(seed)] = told | {"together": run.together}
+                    print(f"{given.recipe} seed {seed}: {run.error:6.2f} {run.train_loss:6.3f} {label}", flush=True)
             given.out.write_text(json.dumps(errors, indent=1) + "\n")
+
+
+def _recipe(recipe: TrainRecipe, line: Line) -> TrainRecipe:
+    return recipe if line.cutout is None else replace(recipe, cutout=line.cutout)
 
 
 class schedules:
