@@ -145,7 +145,7 @@ def test_the_better_half_goes_on(monkeypatch, tmp_path):
     def measured(arena, trial, cell):
         error = 99.0 if trial.label == "none" else float(trial.label)
         errors = (*trial.errors, error)
-        return Trial(trial.label, trial.policy, errors, (*trial.losses, 1.0), errors, 1000)
+        return Trial(trial.candidate, errors, (*trial.losses, 1.0), errors, 1000)
 
     monkeypatch.setattr(module, "run_cells", trained)
     monkeypatch.setattr(module, "_measured", measured)
@@ -216,7 +216,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 def trial(label, errors, images=1000, expected=None):
     """Losses that are as errors, percent for percent."""
     errors = tuple(errors)
-    return Trial(label, named("none"), errors, (1.0,) * len(errors), errors, images, expected)
+    return Trial(Candidate(label, named("none"), expected), errors, (1.0,) * len(errors), errors, images)
 
 
 def expecting(label, error, expected, images=1600):
@@ -361,6 +361,8 @@ def test_other_folds_are_another_race(monkeypatch):
     assert module._identity(*given) == before
     other = [TWO[0], replace(TWO[1], expected=GOOD)]  # others may go on
     assert module._identity(given[0], other, *given[2:]) != before
+    elsewhere = [replace(given[1][0], on_folds={"fold 1": WORST}), *given[1][1:]]
+    assert module._identity(given[0], elsewhere, *given[2:]) != before
     assert module._identity(*given[:2], ("invert",), *given[3:]) != before
     assert module._identity(*given[:-1], 0.0) != before
     monkeypatch.setattr(module, "FOLDS", module.FOLDS + 1)

@@ -200,7 +200,10 @@ def _identity(
     data: ImageSet, candidates: Sequence[Candidate], ops: Sequence[str], recipe: TrainRecipe, seed: int, credit: float
 ) -> str:
     """Whatever makes it another race (who goes on depends on expectations, too); not the time it may take."""
-    policies = [(each.label, each.policy.hash, each.expected) for each in candidates]
+    policies = [
+        (each.label, each.policy.hash, each.expected, *((fold, other.hash) for fold, other in each.on_folds.items()))
+        for each in candidates
+    ]
     content = json.dumps([data.fingerprint, policies, list(ops), recipe.key, seed, FOLDS, _RACE, credit])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -250,21 +253,7 @@ def _race(
     say: Say,
 ) -> list[Trial]:
     guessing = math.log(len(set(arenas[0].data.labels.tolist())))
-    trials = [
-        Trial(
-            each.label,
-            each.policy,
-            (),
-            (),
-            (),
-            expected=each.expected,
-            credit=credit,
-            guessing=guessing,
-            on_folds=each.on_folds,
-        )
-        for each in candidates
-        if each.label in plan.candidates
-    ]
+    trials = [Trial(each, credit=credit, guessing=guessing) for each in candidates if each.label in plan.candidates]
     alive = trials
     for number in range(len(plan.heats)):
         if number == len(plan.rounds):
@@ -276,7 +265,10 @@ def _race(
         alive = first_ones(alive, plan.rounds[number].runs // plan.heats[number])
         shortened = _shortened(recipe, plan.rounds[number].epochs)
         heats = [
-            (arena, [Cell(trial.label, trial.policy_on(arena.held_out_from), shortened, seed) for trial in alive])
+            (
+                arena,
+                [Cell(trial.label, trial.candidate.policy_on(arena.held_out_from), shortened, seed) for trial in alive],
+            )
             for arena, seed in _blocks(arenas, plan, number)
         ]
         taken = _one_round(number + 1, heats, plan.image_seconds, train, say)

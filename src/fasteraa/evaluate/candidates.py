@@ -33,6 +33,9 @@ class Candidate:
     expected: Expected | None = None  # None: only what the race measures counts
     on_folds: Mapping[str, Policy] = field(default_factory=dict)  # what races there in its place
 
+    def policy_on(self, fold: str) -> Policy:
+        return self.on_folds.get(fold, self.policy)
+
 
 def usual_candidates(
     start: Policy, found: Policy, halfway: Policy | None, ops: Sequence[str] | None

@@ -13,12 +13,12 @@ longer trainings and larger networks (results/quality, results/unseen), so a par
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from fasteraa.evaluate.candidates import Expected
+from fasteraa.evaluate.candidates import Candidate, Expected
 from fasteraa.evaluate.effects import Effects
 from fasteraa.evaluate.plan import Round
 from fasteraa.evaluate.recipe import TrainRecipe
@@ -37,20 +37,26 @@ _LOSS_NOISE = 0.62  # that of a loss, relative to it, as a share of that of an e
 class Trial:
     """A candidate and how it did: an error in % for each training, one after the other on the folds."""
 
-    label: str
-    policy: Policy
-    errors: tuple[float, ...]
-    losses: tuple[float, ...]  # training loss at the end: how hard the policy makes it
-    scores: tuple[float, ...]  # loss on the held-back images
+    candidate: Candidate
+    errors: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()  # training loss at the end: how hard the policy makes it
+    scores: tuple[float, ...] = ()  # loss on the held-back images
     images: int = 0  # held back from its trainings, each as often as it was
-    expected: Expected | None = None
     credit: float = 0.0  # for a training loss as that of guessing
     guessing: float = 1.0
     diverged: str | None = None  # why a training of it came to nothing; its error there is that of guessing
-    on_folds: Mapping[str, Policy] = field(default_factory=dict)  # what raced there in its place
 
-    def policy_on(self, fold: str) -> Policy:
-        return self.on_folds.get(fold, self.policy)
+    @property
+    def label(self) -> str:
+        return self.candidate.label
+
+    @property
+    def policy(self) -> Policy:
+        return self.candidate.policy
+
+    @property
+    def expected(self) -> Expected | None:
+        return self.candidate.expected
 
     @property
     def noise(self) -> float:
