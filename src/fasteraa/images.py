@@ -24,10 +24,12 @@ PILLOW_MODES = ("L", "RGB", "LA", "RGBA")
 LUMA = (19595, 38470, 7471)  # Pillow's ITU-R 601 weights in units of 1/65536; they sum to exactly 1
 
 
-def check_batch(image: Tensor, *, soft: bool) -> None:
+def check_batch(image: Tensor, *, soft: bool, what: str = "a batch of images") -> None:
     """Raise unless `image` is a batch the hard (uint8) or soft (float) forward accepts."""
+    if not isinstance(image, torch.Tensor):
+        raise ImageError(f"{what} must be a tensor (B, C, H, W), got {type(image).__name__}")
     if image.ndim != 4:
-        raise ImageError(f"a batch of images must have the shape (B, C, H, W), got {tuple(image.shape)}")
+        raise ImageError(f"{what} must have the shape (B, C, H, W), got {tuple(image.shape)}")
     if image.shape[1] not in (1, 3):
         raise ImageError(f"an image must have 1 or 3 channels, got {image.shape[1]} in shape {tuple(image.shape)}")
     if soft and not image.is_floating_point():

@@ -35,6 +35,28 @@ from fasteraa.report.comparison import publish, read_comparison
 compare_module = importlib.import_module("fasteraa.evaluate.compare")  # the room exports a function of that name
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"jobs": -1}, "jobs must be at least 1"),
+        ({"seeds": 0}, "seeds must be at least 1"),
+        ({"network": "resnet-50", "recipe": TrainRecipe(network="small")}, "a recipe for small|one for small"),
+    ],
+)
+def test_counts_that_make_no_table(given, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        compare(None, "none", out=tmp_path, **given)
+
+
+def test_policies_in_memory_take_part():
+    mine = replace(named("uniform"), name="mine")
+    found = parse_contenders([mine, "none", "randaugment(2,14)"], 3)
+    assert [each.label for each in found] == ["mine", "none", "randaugment(2,14)"]
+    assert found[0].policies == (mine,)
+    with pytest.raises(ConfigError, match="what others are compared with"):
+        parse_contenders([replace(mine, name="none")], 1)
+
+
 @pytest.fixture
 def arena(data, held_out, tmp_path):
     (tmp_path / "cells").mkdir()

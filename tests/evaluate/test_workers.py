@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -23,6 +25,28 @@ def test_a_process_that_was_killed_is_one_sentence(tmp_path):
     arena = Arena(data, data, "itself", tmp_path, "cpu")
     with pytest.raises(RunError, match="was ended from outside"), Workers(die, [arena], 2, 1) as workers:
         list(workers.results(arena, [1, 2]))
+
+
+SCRIPT = """
+import numpy as np
+from fasteraa.evaluate import TrainRecipe, compare
+
+print("script")
+images = np.random.default_rng(0).integers(0, 256, (24, 12, 12, 3), dtype=np.uint8)
+recipe = TrainRecipe(network="small", epochs=1, batch_size=4)
+table = compare((images, np.arange(24) % 2), ["none"], out="runs", seeds=2, recipe=recipe, jobs=2)
+print("runs", len(table.rows[0].errors))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_run_once(tmp_path):
+    """Python would have every process import it, and so begin it anew."""
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    said = ran.stdout.splitlines()
+    assert (said.count("script"), said[-1]) == (1, "runs 2")
 
 
 def test_terminate_interrupts_and_says_so():

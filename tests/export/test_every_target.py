@@ -500,6 +500,26 @@ def test_timm_loaders(tmp_path):
     assert levels.amin((0, 2, 3)).tolist() == levels.amax((0, 2, 3)).tolist() == [55, 255, 255]
 
 
+def test_kornia_with_one_draw_for_a_batch_an_empty_one_and_a_wrong_one():
+    K = pytest.importorskip("kornia.augmentation")
+    augmentation = Policy.named("trivialaugment-wide").to_kornia()
+    images = torch.rand(1, 3, 9, 9).expand(12, -1, -1, -1)
+    same = K.AugmentationSequential(augmentation, data_keys=["input"], same_on_batch=True)
+    assert all(len(same(images).unique(dim=0)) == 1 for _ in range(5))
+    assert K.AugmentationSequential(augmentation, data_keys=["input"])(images[:0]).shape == (0, 3, 9, 9)
+    with pytest.raises(ImageError, match="1 or 3 channels, got 4"):
+        augmentation(torch.rand(2, 4, 9, 9))
+
+
+@pytest.mark.parametrize("name", ["timm", "python"])
+def test_the_first_image_without_a_pool_is_refused(name):
+    """Not the first that happens to be paired, hours later."""
+    need(name)
+    rarely = Policy((SubPolicy(((Choice("sample_pairing", 1e-9, 0.5),),)),))
+    with pytest.raises((ImageError, ValueError), match="the policy pairs samples"):
+        through(name, rarely, [picture("noise", 6, 5)], pool=None)
+
+
 def test_kornia_containers_move_masks_boxes_and_points():
     K = pytest.importorskip("kornia.augmentation")
     images = torch.zeros(40, 3, 24, 20)

@@ -3,15 +3,19 @@
 import json
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from importlib import resources
 
+import numpy as np
 import pytest
 
 from fasteraa.errors import FasterAAError, PolicyError
 from fasteraa.ops import OPS, Span
 from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import NAMES
+from fasteraa.policy.parts import Strength
 
 
 def every_op() -> Policy:
@@ -138,6 +142,13 @@ def test_describe():
         (lambda: Choice("invert", 1.0, sign="+"), "no direction"),
         (lambda: Choice("invert", 1.0, weight=-1), "weight must be"),
         (lambda: Choice("invert", 1.0, weight=float("inf")), "weight must be"),
+        (lambda: Choice("invert", 1.0, weight=10**400), "weight must be"),
+        (lambda: Choice("invert", 1.0, weight=1e308), "weight must be"),
+        (lambda: every_op().with_strength([1e308, 1e308]), "weight must be"),
+        (lambda: every_op().with_strength(magnitude=10**400), "scale of magnitude must be"),
+        (lambda: every_op().save(""), "is written to a file"),
+        (lambda: replace(every_op(), provenance={"loss": float("nan")}).to_json(), "plain values of JSON"),
+        (lambda: replace(every_op(), provenance={"loss": np.float32(1)}).to_json(), "plain values of JSON"),
         (lambda: SubPolicy(((),)), "stage 1 holds none"),
         (lambda: SubPolicy(((Choice("invert", weight=0),),)), "stage 1 holds none"),
         (lambda: Policy(()), "must hold a sub-policy"),
@@ -204,6 +215,10 @@ def damaged_choice(**changes):
         (damage(interpolation="bicubic"), "unknown interpolation 'bicubic'"),
         (damage(fill="red"), "fill must be"),
         (damage(spans={"rotate": {"at_one": 3}}), "'at_zero' is missing in the span of 'rotate'"),
+        (damage(spans={"rotate": {"at_zero": 0, "at_one": 10**400, "unit": "degree"}}), "at_one must be a number"),
+        (damage(provenance={"loss": float("nan")}), "NaN is no number of JSON"),
+        (damage(version=1).replace('"version": 1', f'"version": {"9" * 5000}'), "not a complete JSON"),
+        (damaged_choice(weight=10**400), "weight must be"),
         (damage(spans={"rotate": {"at_zero": "0", "at_one": 3, "unit": "degree"}}), "must be a number"),
         (damaged_choice(value=3.0), r"value 3.0 contradicts magnitude .* for op 'rotate' \(sub-policy 1, stage 5\)"),
         (damaged_choice(unit="px"), "unit 'px' contradicts"),
@@ -215,6 +230,40 @@ def test_damaged_files(text, message, tmp_path):
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(PolicyError, match=message):
         Policy.load(tmp_path / "p.json")
+
+
+def test_numbers_of_numpy_are_numbers():
+    choice = Choice("rotate", np.float32(0.5), (np.float32(0.25), np.int64(1)), np.int64(3))
+    assert choice == Choice("rotate", 0.5, (0.25, 1.0), 3.0)
+    policy = replace(every_op(), fill=np.array([1, 2, 3])).with_strength(np.array([1, 3]), magnitude=np.float32(0.5))
+    assert policy.fill == (1, 2, 3)
+    assert policy.strength == Strength((0.25, 0.75), 0.5)
+    assert Policy.from_json(policy.to_json()) == policy
+
+
+def test_threads_write_the_same_file(tmp_path):
+    path, wrong = tmp_path / "policy.json", []
+
+    def work():
+        for _ in range(40):
+            try:
+                every_op().save(path)
+                Policy.load(path)
+            except FasterAAError as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert [each.name for each in tmp_path.iterdir()] == ["policy.json"]
+
+
+def test_a_path_is_as_good_as_its_text(tmp_path):
+    every_op().save(tmp_path / "policy.json")
+    assert find_policy(tmp_path / "policy.json") == find_policy(tmp_path) == every_op()
 
 
 def test_any_cut_of_a_file_is_an_error():

@@ -14,7 +14,7 @@ from fasteraa.errors import ImageError
 from fasteraa.images import to_array, to_pillow, to_tensor
 from fasteraa.ops import OPS, Context, hard
 from fasteraa.policy import Choice, Policy, SubPolicy
-from fasteraa.policy.apply import apply_draw, apply_pillow
+from fasteraa.policy.apply import apply_draw, apply_pillow, augment
 from fasteraa.policy.draw import plan_of
 from fasteraa.testing.ops import picture
 
@@ -297,6 +297,78 @@ def test_a_pool_of_something_else(member, got):
     transform = single("sample_pairing", 1.0).transform(pool=[member])
     with pytest.raises(ImageError, match=f"the pool must give Pillow images, .*, got {got}"):
         transform(to_pillow(torch.zeros(3, 5, 6, dtype=torch.uint8)))
+
+
+class Counted:
+    """A pool that knows how often it was read."""
+
+    def __init__(self, count):
+        self.images, self.read = [to_pillow(image) for image in batch(count, 9, 9)], 0
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        self.read += 1
+        return self.images[index]
+
+
+def test_partners_that_were_not_drawn_are_not_read():
+    pool, images = Counted(50), batch(6)
+    for given in (images[0], to_array(images[0]), images):
+        transform, before = single("sample_pairing", 1.0).transform(pool=pool), pool.read
+        transform(given)
+        assert 0 < pool.read - before <= (6 if given is images else 1)
+    never = Policy((SubPolicy(((Choice("sample_pairing", 1e-9, 1.0), Choice("invert", weight=1e9)),)),))
+    before = pool.read
+    never.transform(pool=pool)(images)
+    assert pool.read == before
+
+
+def test_each_image_gets_the_partner_that_it_drew():
+    """From a list as from a tensor, in every stage."""
+    policy, images, pool = Policy.named("uniform", operation_count=4), batch(60, 9, 9), batch(30, 9, 9)
+    outs = []
+    for given in (pool, [to_pillow(image) for image in pool]):
+        torch.manual_seed(3)
+        outs.append(policy.transform(pool=given)(images))
+    assert torch.equal(*outs)
+
+
+@pytest.mark.parametrize("pool", [batch(2) / 255, batch(2).long(), batch(2)[0], torch.zeros(2, 4, 5, 5).byte()])
+def test_a_pool_that_is_no_batch_of_images_is_refused(pool):
+    for use in (lambda: single("invert").transform(pool=pool), lambda: augment(MIXED, batch(2), pool=pool)):
+        with pytest.raises(ImageError):
+            use()
+
+
+@pytest.mark.parametrize("fill", [2.5, "x", True])
+def test_masks_are_filled_with_a_class(fill):
+    with pytest.raises(ImageError, match="mask_fill must be a class number"):
+        MIXED.transform(mask_fill=fill)
+    assert MIXED.transform(mask_fill=np.int64(255)).mask_fill == 255
+
+
+@pytest.mark.parametrize("image", [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8)])
+def test_a_mask_does_not_move_without_its_image(image):
+    mask = tv_tensors.Mask(torch.zeros(8, 8, dtype=torch.uint8))
+    with pytest.raises(ImageError, match="a sample with Mask must hold an image, too"):
+        single("translate_x").transform()({"image": image, "mask": mask})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize("use", [lambda policy: policy, lambda policy: policy.transform()], ids=["batch", "transform"])
+def test_in_a_compiled_model(use):
+    """Nothing was called before, as a plan that was made already hides what the compiler cannot trace."""
+    policy = Policy.named("trivialaugment-wide")
+    augment_, images = use(policy), batch(6)
+    compiled = torch.compile(lambda x: augment_(x + 0).float() * 2, backend="eager")
+    torch.manual_seed(5)
+    out = compiled(images)
+    torch.manual_seed(5)
+    assert torch.equal(out, use(Policy.named("trivialaugment-wide"))(images).float() * 2)
+    torch.compiler.reset()
 
 
 def test_a_single_image_needs_a_pool():

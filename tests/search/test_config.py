@@ -61,8 +61,10 @@ def test_plain_toml_and_whole_numbers():
     ],
 )
 def test_mistakes(settings, message):
-    with pytest.raises(FasterAAError, match=message):
-        make_config(settings)
+    for make in (make_config, lambda given: SearchConfig(**given)):  # from a file as from Python
+        if make is make_config or set(settings) <= set(FIELDS):
+            with pytest.raises(FasterAAError, match=message):
+                make(settings)
 
 
 def test_bad_files(tmp_path):

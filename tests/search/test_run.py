@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -48,6 +49,24 @@ def test_a_cpu_searches_on_small_images(quick, tmp_path, device, size, side):
         Image.new("RGB", (200, 180), {"a": "red", "b": "blue"}[name]).save(tmp_path / name / "1.png")
     data = run_module._load(tmp_path, replace(quick, size=size), torch.device(device), None)
     assert data.size == (side, side)
+
+
+def test_threads_take_turns_and_leave_torch_as_it_was(tiny, quick):
+    alone, found = search(tiny, quick).policy.hash, []
+    threads = [threading.Thread(target=lambda: found.append(search(tiny, quick).policy.hash)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [alone] * 3
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_where_gradients_are_switched_off(mode, tiny, quick):
+    with mode():
+        inside = search(tiny, quick).policy.hash
+    assert inside == search(tiny, quick).policy.hash
 
 
 def test_large_batches_on_several_threads_repeat_themselves(quick):

@@ -29,7 +29,15 @@ from fasteraa.evaluate import budget
 from fasteraa.evaluate.arena import Arena
 from fasteraa.evaluate.budget import FOLDS
 from fasteraa.evaluate.candidates import WEIGHTED, Candidate, usual_candidates, weighted_candidates
-from fasteraa.evaluate.compare import Cell, choose_recipe, read_cell, run_cells, start_workers, why_diverged
+from fasteraa.evaluate.compare import (
+    Cell,
+    check_jobs,
+    choose_recipe,
+    read_cell,
+    run_cells,
+    start_workers,
+    why_diverged,
+)
 from fasteraa.evaluate.effects import Effects
 from fasteraa.evaluate.experiment import cells_of_experiment, read_experiment
 from fasteraa.evaluate.plan import Plan, read_plan
@@ -57,7 +65,7 @@ def calibrate(
     minutes: float = 1.5,
     recipe: TrainRecipe | None = None,
     device: str = "auto",
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     seed: int = 0,
     jobs: int | None = None,
     ops: Sequence[str] = (),
@@ -74,7 +82,9 @@ def calibrate(
     """
     ops = [row.name for row in select(ops)] if ops else []
     ops = ops if len(ops) > 1 else []  # of one alone there are no policies without it
+    candidates = list(candidates)
     _check(minutes, candidates, ops, credit)
+    check_jobs(jobs)
     began, all_images = time.monotonic(), len(data)
     data = _raceable(data, say)
     recipe = replace(recipe or race_recipe(data, device), cutout=0)
@@ -82,7 +92,7 @@ def calibrate(
     on_gpu = place.type == "cuda"
     jobs = jobs or (_SIDE_BY_SIDE if on_gpu else os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        folder = folder or Path(scratch)
+        folder = Path(folder or scratch)
         file, of = folder / "race.json", _identity(data, candidates, ops, recipe, seed, credit)
         plan = read_plan(file, of)
         if plan is not None and plan.over and minutes > plan.minutes:

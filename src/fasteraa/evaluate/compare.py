@@ -126,17 +126,27 @@ class Comparison:
 # --- who takes part --------------------------------------------------------------------------------------------------
 
 
-def parse_contenders(text: str, seeds: int) -> list[Contender]:
-    """`none,trivialaugment-wide,randaugment(2,14),runs/a,found=runs/a+runs/b`."""
-    parts = [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+def parse_contenders(given: str | Sequence[str | Policy], seeds: int) -> list[Contender]:
+    """`none,trivialaugment-wide,randaugment(2,14),runs/a,found=runs/a+runs/b`, or a list of such and of policies."""
+    parts = _parts(given) if isinstance(given, str) else list(given)
     if not parts:
         raise ConfigError("no policy was given; for example: none,trivialaugment-wide,uniform,runs/search/policy.json")
-    found = [_contender(part, seeds) for part in parts]
+    found = [_of_policy(part) if isinstance(part, Policy) else _contender(part, seeds) for part in parts]
     labels = [each.label for each in found]
     for label in labels:
         if labels.count(label) > 1:
             raise ConfigError(f"the policy {label!r} was given twice; name one of them: OTHER={label}")
     return found
+
+
+def _of_policy(policy: Policy) -> Contender:
+    found = Contender(policy.name, (policy,))
+    _check_label(found, policy.name)
+    return found
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
 
 
 def _contender(text: str, seeds: int) -> Contender:
@@ -195,6 +205,11 @@ def end_of(max_minutes: float | None) -> float:
     if max_minutes is not None and not max_minutes >= 0:
         raise ConfigError(f"max_minutes must be at least 0, got {max_minutes}")
     return math.inf if max_minutes is None else time.time() + 60 * max_minutes
+
+
+def check_jobs(jobs: int | None) -> None:
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"jobs must be at least 1, got {jobs}")
 
 
 def run_cells(
@@ -424,7 +439,7 @@ def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[
 
 def compare(
     source: Any = None,
-    policies: str = "none,trivialaugment-wide,uniform",
+    policies: str | Sequence[str | Policy] = "none,trivialaugment-wide,uniform",
     *,
     out: str | Path,
     seeds: int = 3,
@@ -438,13 +453,20 @@ def compare(
 ) -> Comparison:
     """Train a network with each policy and seed, and put the errors side by side. Finished runs are not run again.
 
-    Runs that diverged are left out of the rows and named in `diverged`.
+    `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
+    labels. `network` is for where there is no `recipe`. Runs that diverged are left out of the rows and named in
+    `diverged`.
     """
     until = end_of(max_minutes)
+    if recipe is not None and network not in ("auto", recipe.network):
+        raise ConfigError(f"the recipe is one for {recipe.network}, but the network was to be {network}")
+    if seeds < 1:
+        raise ConfigError(f"seeds must be at least 1, got {seeds}")
+    check_jobs(jobs)
+    contenders = parse_contenders(policies, seeds)
     arena = open_arena(source, Path(out), device=device, **data)
     for each in arena.broken:
         say(f"left out, could not be read: {each}")
-    contenders = parse_contenders(policies, seeds)
     recipe = recipe or choose_recipe(arena.data, device, network)
     run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)
     return tabulate(arena, contenders, recipe, range(seeds))

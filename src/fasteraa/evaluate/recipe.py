@@ -6,10 +6,17 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 from fasteraa.errors import ConfigError, choices_hint
 
+_KINDS = {
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "bool": (bool, "True or False"),
+    "str": (str, "text"),
+}
 PRECISIONS = ("auto", "bfloat16", "float32")
 CROPS = ("pad", "resized")
 
@@ -37,6 +44,10 @@ class TrainRecipe:
     precision: str = _setting("auto", "auto (bfloat16 where the device calculates in it), bfloat16 or float32.")
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            value, (kind, words) = getattr(self, each.name), _KINDS[str(each.type)]
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                raise ConfigError(f"{each.name} must be {words}, got {value!r}")
         for name, least in (("epochs", 1), ("batch_size", 2), ("warmup", 0), ("clip", 0), ("cutout", 0)):
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")

@@ -96,6 +96,8 @@ class Job:
     checkpoint: Path | None = None
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def train_together(
     data: Images,
     held_out: Images,

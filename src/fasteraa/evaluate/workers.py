@@ -6,13 +6,14 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +24,10 @@ from fasteraa.evaluate.trainer import Until
 
 Record = dict[str, Any]
 Work = Callable[[Arena, Any, Until], Record]  # trains a cell in an arena
+_BROKEN = (
+    "a process that trained networks was ended from outside, perhaps for lack of memory: what was finished is kept; "
+    "try fewer at once (--jobs)"
+)
 
 
 class Workers:
@@ -47,15 +52,18 @@ class Workers:
 
     def ready(self) -> None:
         """Wait until all of them have started, where what follows is to be timed."""
-        with _holding_interrupts():
+        with _holding_interrupts(), _without_main():
             begun = [self._pool.submit(time.sleep, 0.2) for _ in range(self._jobs)]
-        for future in begun:
-            future.result()
+        try:
+            for future in begun:
+                future.result()
+        except BrokenProcessPool as error:
+            raise RunError(_BROKEN) from error
 
     def results(self, arena: Arena, cells: Sequence[Any]) -> Iterator[tuple[Any, Record]]:
         """Cells with their records, as they are finished; those for which time ran out are left out."""
         place = next(place for place, each in enumerate(self.arenas) if each is arena)
-        with _holding_interrupts():  # what Ctrl-C means is decided here, not in the workers
+        with _holding_interrupts(), _without_main():  # what Ctrl-C means is decided here, not in the workers
             waiting = {self._pool.submit(_work, place, cell): cell for cell in cells}
         try:
             for future in as_completed(waiting):
@@ -65,10 +73,7 @@ class Workers:
             self._end.value = 0.0  # the others end after their epoch, with their state saved
             self._pool.shutdown(wait=True, cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
-                raise RunError(
-                    "a process that trained networks was ended from outside, perhaps for lack of memory: what was "
-                    "finished is kept; try fewer at once (--jobs)"
-                ) from error
+                raise RunError(_BROKEN) from error
             raise
 
 
@@ -101,6 +106,20 @@ def _holding_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes begun in it do not run the caller's script again, which they need nothing of.
+
+    Python would have them import it; one without `if __name__ == "__main__"` would begin anew in each of them.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 # --- in a worker -----------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ class Augment:
     def __init__(self, pool=None, generator=random):
         self.pool = pool
         self.random = generator.random
+        if not pool and pairs():
+            raise ValueError("the policy pairs samples, so it needs partners: Augment(pool=[image, ...])")
 
     def __call__(self, image):
         if image.mode not in ("L", "RGB", "LA", "RGBA"):
@@ -67,10 +69,14 @@ class Augment:
         return colours
 
     def _partner(self, place, image):
-        if not self.pool:
-            raise ValueError("the policy pairs samples, so it needs partners: Augment(pool=[image, ...])")
         partner = self.pool[int(place * len(self.pool))].convert(image.mode)
         return partner if partner.size == image.size else partner.resize(image.size)
+
+
+def pairs():
+    """Whether an image may need a partner."""
+    choices = [choice for _, stages in POLICY["sub_policies"] for stage in stages for choice in stage]
+    return POLICY["passes"][-1][1] > 0 and any(op == "sample_pairing" and p > 0 for _, op, p, *_ in choices)
 
 
 def physical(op, magnitude, sign, image):

@@ -45,13 +45,15 @@ class PolicyLayer(keras.layers.Layer):  # type: ignore[misc]
         super().__init__(**{"trainable": False, **arguments})
         self.policy = Policy.from_json(policy)
         self.value_range = tuple(value_range)
+        if len(self.value_range) != 2 or not self.value_range[0] < self.value_range[1]:
+            raise ImageError(f"value_range must be (lowest, highest), got {value_range!r}")
         self.seed = seed
         self.chance = keras.random.SeedGenerator(seed)
         self.supports_jit = False
         self._plan = plan_of(self.policy)
 
     def call(self, images: Tensor, training: bool = True) -> Tensor:
-        if not training:
+        if not training or 0 in images.shape:
             return images
         levels = self._levels(images if images.ndim == 4 else images[None])
         uniform = keras.random.uniform((len(levels), self._plan.width), dtype="float64", seed=self.chance)

@@ -10,6 +10,7 @@ from kornia.augmentation import GeometricAugmentationBase2D
 from torch import Tensor
 
 from fasteraa.export.embed import embed
+from fasteraa.images import check_batch
 from fasteraa.policy.apply import apply_draw, apply_mask, apply_points
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, plan_of
@@ -32,10 +33,15 @@ class PolicyAugmentation(GeometricAugmentationBase2D):  # type: ignore[misc]
         self._plan = plan_of(policy)
 
     def generate_parameters(self, batch_shape: Any) -> dict[str, Tensor]:
-        return {"uniform": torch.rand(batch_shape[0], self._plan.width, dtype=torch.float64)}
+        drawn = min(1, batch_shape[0]) if self.same_on_batch else batch_shape[0]
+        uniform = torch.rand(drawn, self._plan.width, dtype=torch.float64)
+        return {"uniform": uniform.expand(batch_shape[0], -1)}
 
     def apply_transform(self, input: Tensor, params: dict[str, Tensor], flags: Any, transform: Any = None) -> Tensor:
+        if input.numel() == 0:
+            return input
         levels = (input.detach() * 255).round().clamp(0, 255).to(torch.uint8)
+        check_batch(levels, soft=False)
         out = apply_draw(self.policy, self._plan, levels, self._plan.decode(params["uniform"]))
         return out.to(input.dtype) / 255
 
@@ -43,13 +49,14 @@ class PolicyAugmentation(GeometricAugmentationBase2D):  # type: ignore[misc]
         """Where pixel centres go, (B, 3, 3)."""
         height, width = input.shape[-2:]
         found = [self._matrix(self._deeds(numbers), width, height) for numbers in params["uniform"].tolist()]
-        return torch.stack(found).to(input.device, input.dtype)
+        return torch.stack(found).to(input.device, input.dtype) if found else input.new_zeros(0, 3, 3)
 
     def apply_transform_mask(
         self, input: Tensor, params: dict[str, Tensor], flags: Any, transform: Any = None
     ) -> Tensor:
         pairs = zip(input, params["uniform"].tolist(), strict=True)
-        return torch.stack([apply_mask(self.policy, mask, self._deeds(numbers)) for mask, numbers in pairs])
+        moved = [apply_mask(self.policy, mask, self._deeds(numbers)) for mask, numbers in pairs]
+        return torch.stack(moved) if moved else input
 
     def _deeds(self, numbers: list[float]) -> list[Deed]:
         return self._plan.decode_one(numbers)

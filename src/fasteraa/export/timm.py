@@ -55,6 +55,7 @@ class PolicyAugment:
         self._ours = PolicyTransform(policy, pool)
 
     def __call__(self, image: Image.Image) -> Image.Image:
+        self._ours.need_pool()
         return self.apply(image, self._plan.decode_one([random.random() for _ in range(self._plan.width)]))
 
     def apply(self, image: Image.Image, deeds: list[Deed]) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -19,6 +20,7 @@ from fasteraa.ops.tone import look_up
 from fasteraa.ops.warp import LARGEST_SIDE, cut_at_border, move_points, nearest, scales, warp
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
+from fasteraa.policy.eager import eager
 
 if TYPE_CHECKING:
     from fasteraa.ops.kernels.hard import Rules
@@ -27,6 +29,7 @@ Normal = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation 
 _CACHED = 2**19  # values treated at once on a CPU: more leave its cache, fewer make more calls
 
 
+@eager
 def augment(
     policy: Policy,
     batch: Tensor,
@@ -46,6 +49,8 @@ def augment(
     if batch.numel() == 0:
         return batch if normal is None else batch.float()
     plan = plan_of(policy)
+    if pool is not None:
+        check_batch(pool, soft=False, what="the pool")
     pool = pool if plan.pairs else None  # one that lies elsewhere keeps kernels away, so only where it is needed
     kernels, partners = _choose(kernels, batch, pool), batch if pool is None else pool
     if kernels and not _rules(policy, plan, batch.device).missing:
@@ -95,13 +100,16 @@ def waits_for_nothing(policy: Policy, batch: Tensor, kernels: bool | None = None
 
 def normal_levels(normalise: Normal, batch: Tensor) -> Tensor:
     """What each level of each channel becomes: float32 (C, 256) on the batch's device, rounded once."""
-    mean, deviation = (tuple(map(float, part)) for part in normalise)
+    try:
+        mean, deviation = (tuple(map(float, part)) for part in normalise)
+    except (TypeError, ValueError) as error:
+        raise ImageError(f"normalise must be a mean and a deviation for each channel, got {normalise!r}") from error
     if not len(mean) == len(deviation) == batch.shape[1]:
         raise ImageError(
             f"normalise must give a mean and a deviation for each of {batch.shape[1]} channels, got {normalise}"
         )
-    if not all(0 < each < float("inf") for each in deviation):
-        raise ImageError(f"normalise must give positive deviations, got {deviation}")
+    if not all(map(math.isfinite, mean)) or not all(0 < each < math.inf for each in deviation):
+        raise ImageError(f"normalise must give finite means and positive deviations, got {mean} and {deviation}")
     return _normal_levels(mean, deviation, batch.device)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fasteraa.errors import PolicyError, reason
@@ -160,7 +161,9 @@ class Policy:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON file; either the whole file is there afterwards or the old one still is."""
         path = Path(path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        if not path.name:
+            raise PolicyError(f"a policy is written to a file, got {str(path)!r}")
+        partial = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}.partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_text(self.to_json(), encoding="utf-8")

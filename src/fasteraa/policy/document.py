@@ -25,6 +25,7 @@ _TOP = {
 _SUB = {"weight", "stages"}
 _CHOICE = {"op", "weight", "probability", "magnitude", "value", "unit", "sign"}
 _SPAN = {"at_zero", "at_one", "unit"}
+_LARGEST = 1e9  # end of a span: far beyond any image
 _STRENGTH = {"passes", "magnitude", "probability"}
 
 
@@ -33,7 +34,11 @@ _STRENGTH = {"passes", "magnitude", "probability"}
 
 def write(policy: Policy) -> str:
     """The text of the file."""
-    return json.dumps({**_written(policy), "hash": policy.hash}, indent=1, allow_nan=False) + "\n"
+    content = {**_written(policy), "hash": policy.hash}
+    try:
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise PolicyError(f"the provenance of a policy must hold plain values of JSON: {error}") from error
 
 
 def hash_of(policy: Policy) -> str:
@@ -119,8 +124,8 @@ def read(text: str) -> Policy:
 def _parsed(text: str) -> dict[str, Any]:
     """The content of a document of our format, with the keys that it must and may have."""
     try:
-        found = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise PolicyError(f"not a complete JSON document: {error}") from error
     content = _expect_object(found, "a policy")
     if content.get("format") != FORMAT:
@@ -134,11 +139,18 @@ def _parsed(text: str) -> dict[str, Any]:
     return content
 
 
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
 def _read_span(name: str, span: Any) -> Span:
     _expect_keys(_expect_object(span, f"the span of {name!r}"), _SPAN, _SPAN, f"the span of {name!r}")
     for key in ("at_zero", "at_one"):
-        if isinstance(span[key], bool) or not isinstance(span[key], int | float):
-            raise PolicyError(f"{key} must be a number, got {span[key]!r} in the span of {name!r}")
+        number = span[key]
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= _LARGEST:
+            raise PolicyError(
+                f"{key} must be a number, at most {_LARGEST:g}, got {number!r:.40} in the span of {name!r}"
+            )
     return Span(**span)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fasteraa.errors import PolicyError, choices_hint
@@ -9,8 +10,9 @@ from fasteraa.policy.artifact import Policy
 from fasteraa.policy.named import NAMES, named
 
 
-def find_policy(text: str) -> Policy:
+def find_policy(source: str | os.PathLike[str]) -> Policy:
     """A policy by its file `runs/a/policy.json`, its run folder, its name `randaugment(2,14)`, or `hf:user/name`."""
+    text = os.fspath(source)
     path = Path(text)
     if text.strip() and path.is_dir():
         path = _policy_of_run(path)

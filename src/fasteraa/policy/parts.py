@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from fasteraa.errors import PolicyError
@@ -11,6 +12,7 @@ from fasteraa.ops import find
 
 SIGNS = ("random", "+", "-")
 MOST_PASSES = 8
+_MOST = 1e100  # of weights and scales: sums and products of them stay finite
 Magnitude = float | tuple[float, float] | None
 
 
@@ -112,7 +114,7 @@ class Strength:
             raise PolicyError(f"passes must hold a positive share, got {list(passes)}")
         for name in ("magnitude", "probability"):
             scale = getattr(self, name)
-            if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 <= scale < math.inf:
+            if not 0 <= _number(scale) <= _MOST:
                 raise PolicyError(f"the scale of {name} must be a finite number of at least 0, got {scale!r}")
             object.__setattr__(self, name, tidy(scale))
         while len(passes) > 1 and not passes[-1]:
@@ -135,19 +137,32 @@ def tidy(number: float) -> float:
     return float(f"{number:.9g}")
 
 
+def _number(value: Any) -> float:
+    """numpy's, too; not a number where it is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def _check_unit(what: str, number: Any, op: str) -> None:
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
+    if not 0 <= _number(number) <= 1:
         raise PolicyError(f"{what} must be in [0, 1], got {number!r} for op {op!r}")
 
 
 def _check_weight(weight: Any, where: str) -> None:
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+    if not 0 <= _number(weight) <= _MOST:
         raise PolicyError(f"weight must be a finite number of at least 0, got {weight!r} for {where}")
 
 
 def check_colour(what: str, colour: Any) -> tuple[int, int, int]:
-    if not isinstance(colour, list | tuple) or len(colour) != 3:
+    levels: tuple[Any, ...] = tuple(colour) if hasattr(colour, "__len__") and hasattr(colour, "__getitem__") else ()
+    if len(levels) != 3 or not all(_is_level(level) for level in levels):
         raise PolicyError(f"{what} must be three levels in 0..255, got {colour!r}")
-    if not all(isinstance(level, int) and not isinstance(level, bool) and 0 <= level <= 255 for level in colour):
-        raise PolicyError(f"{what} must be three levels in 0..255, got {colour!r}")
-    return colour[0], colour[1], colour[2]
+    return int(levels[0]), int(levels[1]), int(levels[2])
+
+
+def _is_level(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= 255

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,11 @@ from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_ten
 from fasteraa.ops.kernels import works_on
 from fasteraa.policy.apply import apply_boxes, apply_draw, apply_mask, apply_masks, apply_pillow, apply_points
 from fasteraa.policy.artifact import Policy
-from fasteraa.policy.draw import Deed, Draw, plan_of
+from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
+from fasteraa.policy.eager import eager
 
 _KeyPoints: type | None = getattr(tv_tensors, "KeyPoints", None)  # torchvision >= 0.23
+_COMPANIONS = (tv_tensors.Mask, tv_tensors.BoundingBoxes, *((_KeyPoints,) if _KeyPoints is not None else ()))
 XYXY = tv_tensors.BoundingBoxFormat.XYXY
 _Sample = Image.Image | Tensor | np.ndarray
 
@@ -50,27 +54,35 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         Image.Image,
         tv_tensors.Image,
         tv_tensors.Video,
-        tv_tensors.Mask,
-        tv_tensors.BoundingBoxes,
-        *((_KeyPoints,) if _KeyPoints is not None else ()),
+        *_COMPANIONS,
         _is_image_array,
         _is_pure_tensor,
     )
+
+    policy: Policy
+    pool: Any
+    mask_fill: int
+    _plan: Plan
+    _pairs: bool
 
     def __init__(self, policy: Policy, pool: Any = None, mask_fill: int = 0):
         super().__init__()
         if pool is not None and len(pool) == 0:
             raise ImageError("the pool of partner images must not be empty")
+        if isinstance(pool, Tensor):
+            check_batch(pool, soft=False, what="the pool")
+        if not isinstance(mask_fill, Integral) or isinstance(mask_fill, bool):
+            raise ImageError(f"mask_fill must be a class number, got {mask_fill!r}")
         self.policy = policy
         self.pool = pool
-        self.mask_fill = mask_fill
+        self.mask_fill = int(mask_fill)
         self._plan = plan_of(policy)
         self._pairs = self._plan.pairs
-        self._stacked: Tensor | None = None
 
     def extra_repr(self) -> str:
         return f"{self.policy.name!r}, {self.policy.hash[:19]}"
 
+    @eager
     def forward(self, *inputs: Any) -> Any:
         if len(inputs) == 1 and isinstance(inputs[0], Image.Image):  # the loader's path, without the tree of a sample
             return self._pillow(inputs[0], self._plan.draw_one())
@@ -88,6 +100,11 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         """
         labelled = any(map(_is_image_array, flat_inputs))
         images = [value for value in flat_inputs if not (labelled and _is_pure_tensor(value))]
+        if flat_inputs and all(isinstance(value, _COMPANIONS) for value in flat_inputs):
+            raise ImageError(
+                f"a sample with {type(flat_inputs[0]).__name__} must hold an image, too: a Pillow image, a uint8 array "
+                "(H, W, C) with 1 or 3 channels, or a uint8 tensor (C, H, W)"
+            )
         return {"labelled": labelled, **self._draw_for(images)}
 
     def _draw_for(self, images: list[Any]) -> dict[str, Any]:
@@ -117,8 +134,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     # --- images ------------------------------------------------------------------------------------------------
 
     def _pillow(self, image: Image.Image, deeds: Sequence[Deed]) -> Image.Image:
-        if self._pairs:
-            self._need_pool()
+        self.need_pool()
         return apply_pillow(self.policy, image, deeds, self._partner)
 
     def _tensor(self, image: Tensor, params: dict[str, Any]) -> Tensor:
@@ -131,15 +147,16 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
             return image
         draw = params.get("draw")
         if draw is None:
-            if self._pairs:
-                self._need_pool()
+            self.need_pool()
             draw = self._plan.decode(params["uniform"][None])
-        out = apply_draw(self.policy, self._plan, frames, _repeat(draw, len(frames)), self._pool_tensor(frames))
+        pool, draw = self._partners(frames, _repeat(draw, len(frames)))
+        out = apply_draw(self.policy, self._plan, frames, draw, pool)
         out = out.reshape(image.shape)
         return tv_tensors.wrap(out, like=image) if isinstance(image, tv_tensors.TVTensor) else out
 
-    def _need_pool(self) -> None:
-        if self.pool is None:
+    def need_pool(self) -> None:
+        """Refuse the first single image, not the first that happens to be paired."""
+        if self._pairs and self.pool is None:
             raise ImageError(
                 "the policy pairs samples, so a single image needs a partner: give policy.transform(pool=images), "
                 "augment whole batches, or take policy.without('sample_pairing')"
@@ -155,26 +172,29 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         item = item[0] if isinstance(item, tuple | list) else item
         return item if isinstance(item, Image.Image) else to_pillow(_partner_tensor(item))
 
-    def _pool_tensor(self, images: Tensor) -> Tensor | None:
+    def _partners(self, images: Tensor, draw: Draw) -> tuple[Tensor | None, Draw]:
+        """The partners and the draw that belongs to them. Where the pool is no tensor, those drawn alone are read."""
         if not self._pairs or self.pool is None:
-            return None
-        if not isinstance(self.pool, Tensor):
-            return self._stacked_pool(images.shape[1], images.shape[2], images.shape[3])
-        if self.pool.shape[1:] != images.shape[1:]:
-            raise ImageError(
-                f"the partners in the pool must have the shape {tuple(images.shape[1:])} of the images, "
-                f"got {tuple(self.pool.shape[1:])}"
-            )
-        return self.pool
-
-    def _stacked_pool(self, channels: int, height: int, width: int) -> Tensor:
-        """The pool as a tensor of images of one shape; the last shape asked for is kept."""
-        shape = (channels, height, width)
-        if self._stacked is None or self._stacked.shape[1:] != shape:
-            mode = "L" if channels == 1 else "RGB"
-            members = (self._pool_image(index).convert(mode) for index in range(len(self.pool)))
-            self._stacked = torch.stack([to_tensor(member.resize((width, height))) for member in members])
-        return self._stacked
+            return None, draw
+        shape = images.shape[1:]
+        if isinstance(self.pool, Tensor):
+            if self.pool.shape[1:] != shape:
+                raise ImageError(
+                    f"the partners in the pool must have the shape {tuple(shape)} of the images, "
+                    f"got {tuple(self.pool.shape[1:])}"
+                )
+            return self.pool, draw
+        paired = draw.op == next(place for place, op in enumerate(self._plan.ops) if op.name == "sample_pairing")
+        index = (draw.partner[paired] * len(self.pool)).long()
+        wanted, place = torch.unique(index, return_inverse=True)
+        if not len(wanted):
+            return None, draw
+        mode = "L" if shape[0] == 1 else "RGB"
+        members = (self._pool_image(index).convert(mode) for index in wanted.tolist())
+        pool = torch.stack([to_tensor(member.resize((shape[2], shape[1]))) for member in members])
+        partner = draw.partner.clone()
+        partner[paired] = ((place + 0.5) / len(wanted)).to(partner)
+        return pool.to(images.device), replace(draw, partner=partner)
 
     # --- what goes with images ---------------------------------------------------------------------------------
 

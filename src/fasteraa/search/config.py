@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ class SearchConfig:
     ignore_index: int = _setting(255, "The class number in masks that does not count; 255 never counts.")
 
     def __post_init__(self) -> None:
+        for name in FIELDS:
+            object.__setattr__(self, name, _converted(name, getattr(self, name)))
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is not None and not least <= value < math.inf:
@@ -132,7 +135,10 @@ def settled(config: SearchConfig, images: int) -> SearchConfig:
 
 def make_config(settings: Mapping[str, Any]) -> SearchConfig:
     """A config from plain values (TOML, JSON, flags); unknown names and wrong types are errors."""
-    return SearchConfig(**{name: _converted(name, value) for name, value in settings.items()})
+    for name in settings:
+        if name not in FIELDS:
+            raise ConfigError(f"unknown setting {name!r}: {choices_hint(name, FIELDS)}")
+    return SearchConfig(**settings)
 
 
 def read_config(path: Path, to_show: bool = False) -> dict[str, Any]:
@@ -204,11 +210,9 @@ _WORDS = {
 
 
 def _converted(name: str, value: Any) -> Any:
-    if name not in FIELDS:
-        raise ConfigError(f"unknown setting {name!r}: {choices_hint(name, FIELDS)}")
     if name == "spans":
         return _spans(value)
-    kinds = _kinds(typing.get_type_hints(SearchConfig)[name])
+    kinds = _kinds(_hints()[name])
     if isinstance(value, list | tuple) and tuple in kinds:
         kind = int if name == "fill" else str
         if not all(type(each) is kind for each in value):
@@ -220,6 +224,11 @@ def _converted(name: str, value: Any) -> Any:
         wanted = " or ".join(_WORDS[kind] for kind in kinds if kind is not types.NoneType)
         raise ConfigError(f"{name} must be {wanted}, got {value!r}")
     return value
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(SearchConfig)
 
 
 def _kinds(hint: Any) -> set[type]:

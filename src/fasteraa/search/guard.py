@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,17 +14,20 @@ from torch import Tensor
 from fasteraa.errors import RunError
 
 DEVICE_SHARE = 0.5
+# Generator and flags are those of the process: threads take turns, or one would put back what the other has set.
+_DRAWING, _REPEATING = threading.RLock(), threading.RLock()
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Initial weights from the seed, without disturbing the caller's generator."""
-    state = torch.get_rng_state()
-    torch.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
+    with _DRAWING:
+        state = torch.get_rng_state()
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(state)
 
 
 @contextmanager
@@ -31,8 +35,13 @@ def repeatable(device: torch.device, on_gpu: bool = False) -> Iterator[None]:
     """On a CPU, sums in a fixed order: else the gradient of an indexed tensor of 32,768 values depends on the threads.
 
     On a GPU this would end in an error, because `grid_sample` has no backward with a fixed order there; `on_gpu` asks
-    cuDNN alone, and the soft policy's kernels have a fixed order of their own.
+    cuDNN alone, and the soft policy's kernels have a fixed order of their own. Other threads wait for their turn.
     """
+    with _REPEATING:
+        yield from _repeatable(device, on_gpu)
+
+
+def _repeatable(device: torch.device, on_gpu: bool) -> Iterator[None]:
     cudnn = torch.backends.cudnn.deterministic
     before = torch.get_deterministic_debug_mode()
     memory: Any = torch.utils.deterministic

@@ -42,6 +42,8 @@ class SearchResult:
     folder: Path | None
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def search(
     source: Any = None,
     config: SearchConfig | None = None,
