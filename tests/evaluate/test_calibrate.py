@@ -841,6 +841,10 @@ def test_refusals(tmp_path):
     for credit in (-0.1, float("inf"), float("nan")):
         with pytest.raises(ConfigError, match=f"must not be negative, got {credit}"):
             calibrate(data, [Candidate("none", named("none"))], credit=credit)
+    with pytest.raises(ConfigError, match=r"a candidate is a Candidate\(label, policy\), got a Policy"):
+        calibrate(brightness_classes(), [WORST], device="cpu")
+    with pytest.raises(ConfigError, match="images as fasteraa.data.load gives them, got a tuple"):
+        calibrate(((), ()), TWO, device="cpu")
     with pytest.raises(ConfigError, match="needs a candidate"):
         calibrate(data, [])
     with pytest.raises(ConfigError, match="labels of their own, got none, none"):

@@ -511,6 +511,17 @@ def test_kornia_with_one_draw_for_a_batch_an_empty_one_and_a_wrong_one():
         augmentation(torch.rand(2, 4, 9, 9))
 
 
+def test_options_that_a_target_does_not_have(tmp_path):
+    with pytest.raises(ExportError, match="'torchvision' has no option 'colour' here: it has pool, mask_fill"):
+        render(MIXED, "torchvision", colour=3)
+    with pytest.raises(ExportError, match="'python' has no option 'pool' here: it has none"):
+        write(MIXED, "python", tmp_path / "p.py", pool=[])
+    assert not list(tmp_path.iterdir())
+    need("timm")
+    with pytest.raises(ExportError, match="must be what create_transform makes, got a list"):
+        MIXED.to_timm([1, 2])
+
+
 @pytest.mark.parametrize("name", ["timm", "python"])
 def test_the_first_image_without_a_pool_is_refused(name):
     """Not the first that happens to be paired, hours later."""

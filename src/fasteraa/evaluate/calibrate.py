@@ -86,6 +86,8 @@ def calibrate(
     _check(minutes, candidates, ops, credit)
     check_jobs(jobs)
     began, all_images = time.monotonic(), len(data)
+    if not isinstance(data, ImageSet):
+        raise ConfigError(f"calibration needs images as fasteraa.data.load gives them, got a {type(data).__name__}")
     data = _raceable(data, say)
     recipe = replace(recipe or race_recipe(data, device), cutout=0)
     place = find_device(device)
@@ -151,6 +153,9 @@ def _check(minutes: float, candidates: Sequence[Candidate], ops: Sequence[str], 
         raise ConfigError(f"the credit for what is hard to learn must be finite and must not be negative, got {credit}")
     if not candidates:
         raise ConfigError("calibration needs a candidate")
+    for each in candidates:
+        if not isinstance(each, Candidate):
+            raise ConfigError(f"a candidate is a Candidate(label, policy), got a {type(each).__name__}")
     if len({candidate.label for candidate in candidates}) < len(candidates):
         raise ConfigError(f"candidates need labels of their own, got {', '.join(each.label for each in candidates)}")
     for each in candidates:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ def render(policy: Policy, target: str, **options: Any) -> Any:
     module = _module(target)
     for line in report(policy, target, **options):
         _log.info("%s: %s", target, line)
+    _check_options(target, module.render, options)
     return module.render(policy, **options)
 
 
@@ -49,6 +52,7 @@ def write(policy: Policy, target: str, path: str | os.PathLike[str], **options: 
     """Write the file by which the target takes the policy."""
     module = _module(target)
     check(policy, _label(target, options))
+    _check_options(target, module.text, options)
     text: str = module.text(policy, Path(path), **options)
     try:
         Path(path).write_text(text, encoding="utf-8")
@@ -59,6 +63,14 @@ def write(policy: Policy, target: str, path: str | os.PathLike[str], **options: 
 def _known(target: str) -> None:
     if target not in TARGETS:
         raise ExportError(f"unknown target {target!r}: {choices_hint(target, TARGETS)}")
+
+
+def _check_options(target: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    known = [name for name, each in signature(function).parameters.items() if each.default is not each.empty]
+    for name in options:
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ExportError(f"the target {target!r} has no option {name!r} here: {has}")
 
 
 def _label(target: str, options: dict[str, Any]) -> str:

@@ -89,6 +89,8 @@ def insert(pipeline: Any, augment: PolicyAugment) -> Any:
     if isinstance(pipeline, tuple):
         first, second, last = pipeline
         return first, transforms.Compose([*second.transforms, augment]), last
+    if not isinstance(pipeline, transforms.Compose):
+        raise ExportError(f"the pipeline must be what create_transform makes, got a {type(pipeline).__name__}")
     steps = list(pipeline.transforms)
     place = next((i for i, step in enumerate(steps) if "ToTensor" in type(step).__name__ or _to_numpy(step)), None)
     if place is None:
