@@ -843,7 +843,7 @@ def test_refusals(tmp_path):
             calibrate(data, [Candidate("none", named("none"))], credit=credit)
     with pytest.raises(ConfigError, match=r"a candidate is a Candidate\(label, policy\), got a Policy"):
         calibrate(brightness_classes(), [WORST], device="cpu")
-    with pytest.raises(ConfigError, match="images as fasteraa.data.load gives them, got a tuple"):
+    with pytest.raises(ConfigError, match=r"images as fasteraa\.data\.load gives them, got a tuple"):
         calibrate(((), ()), TWO, device="cpu")
     with pytest.raises(ConfigError, match="needs a candidate"):
         calibrate(data, [])
