@@ -54,6 +54,15 @@ def test_evaluate_random_is_the_cell_of_compare(fasteraa, source, tmp_path):
     assert json.loads(file.read_text())["policy"]["hash"] == named("random", seed=2).hash
 
 
+def test_evaluate_says_that_the_search_saw_its_images(fasteraa, source, tmp_path):
+    given = ("evaluate", source, "--out", tmp_path / "out", "--held-out", 0.3, *QUICK, "-p")
+    for left_out, flattered in ((0.0, True), (0.3, False)):
+        story = {"data": {"name": "pictures"}, "config": {"held_out": left_out}}
+        replace(named("uniform"), provenance=story).save(tmp_path / "mine.json")
+        code, text, _ = fasteraa(*given, tmp_path / "mine.json")
+        assert (code, "which flatters" in text) == (0, flattered)
+
+
 def test_images_that_cannot_be_read_are_named(fasteraa, tmp_path):
     for number in range(40):
         folder = tmp_path / "photos" / ("train" if number < 20 else "test") / str(number % 2)

@@ -13,7 +13,7 @@ from PIL import Image
 from fasteraa.cli.search import _shown
 from fasteraa.data import load
 from fasteraa.policy import Policy
-from fasteraa.report.preview import draw_sheet
+from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.search import SearchConfig
 
 QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
@@ -74,7 +74,10 @@ def test_search_on_a_folder(photos, tmp_path):
     assert policy.provenance["calibration"]["sentence"] in (out / "summary.txt").read_text()
     assert Policy.load(out / "found.json").provenance["finished"]
     with Image.open(out / "preview.png") as sheet:  # of what is to be used, not of what calibration set aside
-        expected = draw_sheet(policy, load(photos, size=16, broken_budget=1.0).images[:64])
+        data = load(photos, size=16, broken_budget=1.0)
+        order = alternating(data.labels)
+        assert len(set(data.labels[order[:2]].tolist())) == 2  # classes take turns
+        expected = draw_sheet(policy, data.images[order[:64]])
         assert np.array_equal(sheet, expected)
     assert (out / "summary.txt").read_text().startswith("found on")
     assert json.loads((out / "broken.jsonl").read_text())["path"].endswith("broken.jpg")

@@ -58,7 +58,7 @@ def test_the_text(messy):
     assert f"  across CLASSES and SPLITS: {messy}/train/cat/1.png = {messy}/val/dog/copy.bmp" in lines
     assert f"  {messy}/train/cat/0.png = {messy}/train/cat/again.tiff" in lines
     assert any(line.startswith(f"  {messy}/train/cat/cut.png: OSError") for line in lines)
-    assert "ignored: 1 files that are no images" in lines
+    assert "ignored: 1 files that are no images or lie beside the class folders" in lines
 
 
 def test_a_clean_source_is_ok(grow):

@@ -12,6 +12,7 @@ from PIL import Image
 
 from fasteraa.data import load
 from fasteraa.data.decode import open_file
+from fasteraa.data.folder import check_beside
 from fasteraa.data.labels import natural_sort
 from fasteraa.errors import DataError
 
@@ -302,3 +303,19 @@ def test_a_lone_test_split_says_where_training_images_go(grow):
 )
 def test_images_may_be_asked_for_at_no_more_than_a_side(grow, height, width, options, size):
     assert load(grow({"a": 2, "b": 2}, height, width), **options).size == size
+
+
+@pytest.mark.parametrize("out", ["runs/search", "."])
+def test_nothing_is_written_below_class_folders(grow, out):
+    """It would be a class the next time."""
+    root = grow({"cats": 2, "dogs": 2})
+    with pytest.raises(DataError, match="lies in the folder of the images, where it would be taken for a class"):
+        check_beside(str(root), root / out)
+    check_beside(str(root), root.parent / out / "elsewhere")
+    check_beside(None, root / out)
+    check_beside("fashion-mnist", root / out)
+
+
+def test_beside_splits_there_is_room(grow):
+    root = grow({"train/cats": 2, "train/dogs": 2, "test/cats": 1, "test/dogs": 1})
+    check_beside(str(root), root / "runs")

@@ -356,6 +356,19 @@ def test_a_mask_does_not_move_without_its_image(image):
         single("translate_x").transform()({"image": image, "mask": mask})
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_an_image_that_was_only_opened(op, tmp_path):
+    """As a loader has it: Pillow reads the pixels when somebody asks for them."""
+    to_pillow(batch(1)[0]).save(tmp_path / "image.png")
+    transform = single(op).transform(pool=batch(1))
+    opened, read = Image.open(tmp_path / "image.png"), Image.open(tmp_path / "image.png").convert("RGB")
+    outs = []
+    for image in (opened, read):
+        torch.manual_seed(2)
+        outs.append(transform(image).tobytes())
+    assert outs[0] == outs[1]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 @pytest.mark.parametrize("use", [lambda policy: policy, lambda policy: policy.transform()], ids=["batch", "transform"])

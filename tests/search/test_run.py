@@ -69,6 +69,14 @@ def test_where_gradients_are_switched_off(mode, tiny, quick):
     assert inside == search(tiny, quick).policy.hash
 
 
+@pytest.mark.parametrize("name", ["policy.json", "found.json", "start.json", "metrics.jsonl"])
+def test_what_lies_in_a_folder_is_not_overwritten(tiny, quick, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(RunError, match=f"holds {name}, which the search would overwrite"):
+        search(tiny, quick, out=tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+
+
 def test_large_batches_on_several_threads_repeat_themselves(quick):
     """From 32,768 values on, torch adds the gradient of an indexed tensor in whatever order its threads come."""
     threads = torch.get_num_threads()

@@ -90,6 +90,9 @@ def run_search(
     race: Race | None,
     trackers: Sequence[str],
 ) -> None:
+    from fasteraa.data.folder import check_beside
+
+    check_beside(source, out)
     if race is not None:
         _check_minutes(race)
     own = resume and config is None and (out / "config.toml").is_file()  # a resumed run has its own settings
@@ -219,6 +222,7 @@ def _shown(
     """Images of a preview and their masks, which are of scenes: neighbours are often frames of one film."""
     from fasteraa.data import load
     from fasteraa.data.decode import CPU_SIDE
+    from fasteraa.report.preview import alternating
 
     if data.masks is None:
         if settings.size is None and max(data.size) == CPU_SIDE:  # photographs may have been made small for the search
@@ -231,7 +235,7 @@ def _shown(
                 seed=settings.seed,
                 broken_budget=1.0,
             )
-        return data.images[:64], None
+        return data.images[alternating(data.labels)[:64]], None
     step = max(1, len(data) // 6)
     order = [index for first in range(step) for index in range(first, len(data), step)][:64]
     return data.images[order], data.masks[order]
@@ -265,14 +269,15 @@ def write_preview(
     from fasteraa.data import load
     from fasteraa.errors import DataError, reason
     from fasteraa.policy.find import find_policy
-    from fasteraa.report.preview import draw_sheet
+    from fasteraa.report.preview import alternating, draw_sheet
 
     found = find_policy(policy)
     if out.is_dir() or out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise DataError(f"a picture (--out) must be a file that ends in .png, .jpg or .webp, got {str(out)!r}")
     # partners of sample_pairing come from the images beside those shown; a broken one is not missed here
     data = load(source, size=size, data_root=data_root, seed=seed, at_most=max(columns, 64), broken_budget=1.0)
-    sheet = draw_sheet(found, data.images, columns, seed=seed, masks=data.masks)
+    order = slice(None) if data.masks is not None else alternating(data.labels)
+    sheet = draw_sheet(found, data.images[order], columns, seed=seed, masks=data.masks)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(out)

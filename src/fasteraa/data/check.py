@@ -132,7 +132,7 @@ class CheckReport:
             "modes: " + (", ".join(f"{mode} {count}" for mode, count in self.modes) or "none"),
             *_list_lines("duplicates (same pixels)", [group.line() for group in self.duplicates]),
             *_list_lines("broken", [f"{item.path}: {item.reason}" for item in self.broken]),
-            f"ignored: {self.ignored} files that are no images",
+            f"ignored: {self.ignored} files that are no images or lie beside the class folders",
             *(f"note: {note}" for note in self.notes),
         ]
 

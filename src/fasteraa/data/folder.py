@@ -51,6 +51,16 @@ def open_folder(root: Path, name: str | None = None) -> Source:
     return Source(name or root.resolve().name, listings)
 
 
+def check_beside(source: str | None, out: Path) -> None:
+    """Refuse to write below class folders: what is written there would be a class the next time."""
+    root, below = Path(source or "").expanduser().resolve(), out.resolve()
+    if source and root.is_dir() and root in (below, *below.parents) and not _split_folders(root):
+        raise DataError(
+            f"{str(out)!r} lies in the folder of the images, where it would be taken for a class: choose another "
+            f"(--out {os.path.join(os.path.relpath(root.parent), out.name)})"
+        )
+
+
 def _hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 

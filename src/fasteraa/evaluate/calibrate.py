@@ -201,7 +201,8 @@ def _raceable(data: ImageSet, say: Say) -> ImageSet:
         raise RaceError(f"calibration trains classifiers, {data.name!r} has masks in the place of labels")
     whole, data = len(data), data.distinct()
     if sum(count > 0 for count in data.counts()) < 2:
-        raise RaceError("calibration trains classifiers, which needs images of two classes: there is one")
+        left = " once copies are left out" if len(data) < whole else ""
+        raise RaceError(f"calibration trains classifiers, which needs images of two classes: there is one{left}")
     if max(data.counts()) < 2:
         raise RaceError("calibration holds images back, but no class has two different ones")
     if len(data) < whole:

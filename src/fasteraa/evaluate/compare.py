@@ -402,11 +402,11 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
         tuple(rows),
         missing,
         tuple(diverged),
-        tuple(each.label for each in contenders if records[each.label] and _has_seen(each, arena)),
+        tuple(each.label for each in contenders if records[each.label] and has_seen(each, arena)),
     )
 
 
-def _has_seen(contender: Contender, arena: Arena) -> bool:
+def has_seen(contender: Contender, arena: Arena) -> bool:
     """A search takes all training images unless it was told to leave out what is held out here."""
     return bool(arena.share) and any(_saw(policy.provenance, arena) for policy in contender.policies)
 

@@ -152,6 +152,7 @@ def _still_table(row: Op, value: float) -> list[int]:
 
 def _point(image: Image.Image, table: list[int]) -> Image.Image:
     """image.point(table) without its loop over the table in Python, which costs more than a small image."""
+    image.load()  # one that was only opened has nothing inside yet
     try:
         return image._new(image.im.point(table, None))
     except (AttributeError, TypeError):  # a Pillow with other insides

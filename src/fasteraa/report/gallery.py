@@ -18,7 +18,7 @@ from fasteraa.errors import FasterAAError
 from fasteraa.images import to_pillow
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.words import describe_sub_policy
-from fasteraa.report.preview import augmented
+from fasteraa.report.preview import alternating, augmented
 
 COLUMNS, MOST_ROWS = 6, 20
 _SIDE = 96  # a larger image is shown smaller
@@ -43,11 +43,12 @@ def images_of(
     if chosen is None:
         return None
     try:
-        return load(chosen, size=size, data_root=data_root, seed=seed, at_most=_LOADED, broken_budget=1.0).images
+        data = load(chosen, size=size, data_root=data_root, seed=seed, at_most=_LOADED, broken_budget=1.0)
     except FasterAAError:
         if source is not None:
             raise
         return None  # nobody asked for it by name
+    return data.images if data.masks is not None else data.images[alternating(data.labels)]
 
 
 def strips(images: Tensor, policy: Policy | None, found: Policy | None, seed: int = 0) -> list[Strip]:

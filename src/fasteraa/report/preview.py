@@ -73,6 +73,16 @@ def draw_sheet(
     return sheet
 
 
+def alternating(labels: Tensor) -> Tensor:
+    """An order in which classes take turns: a source often has them one after the other."""
+    seen: dict[int, int] = {}
+    turns = []
+    for label in labels.tolist():
+        turns.append((seen.get(label, 0), label))
+        seen[label] = turns[-1][0] + 1
+    return torch.tensor(sorted(range(len(turns)), key=turns.__getitem__), dtype=torch.int64)
+
+
 def augmented(
     policy: Policy,
     sub: SubPolicy,

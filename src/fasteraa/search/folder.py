@@ -45,6 +45,11 @@ class RunFolder:
             raise RunError(
                 f"the folder {str(self.path)!r} holds a run already: add --resume to go on with it, or choose another"
             )
+        if left := [each.name for each in (self.policy, self.found, self.start, self.metrics) if each.exists()]:
+            raise RunError(
+                f"the folder {str(self.path)!r} holds {left[0]}, which the search would overwrite: choose another "
+                "(--out)"
+            )
         with named_trouble(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self.write(self.summary, "the search has not ended yet\n")
