@@ -15,6 +15,8 @@ from fasteraa.data.decode import open_file
 from fasteraa.data.folder import check_beside
 from fasteraa.data.labels import natural_sort
 from fasteraa.errors import DataError
+from fasteraa.evaluate.arena import open_arena
+from fasteraa.search.run import search
 
 
 def test_class_folders_are_classes_in_natural_order(grow, array_of):
@@ -314,6 +316,10 @@ def test_nothing_is_written_below_class_folders(grow, out):
     check_beside(str(root), root.parent / out / "elsewhere")
     check_beside(None, root / out)
     check_beside("fashion-mnist", root / out)
+    for write in (lambda: search(str(root), out=root / out), lambda: open_arena(root, root / out, device="cpu")):
+        with pytest.raises(DataError, match="lies in the folder of the images"):
+            write()
+    assert sorted(path.name for path in root.iterdir()) == ["cats", "dogs"]
 
 
 def test_beside_splits_there_is_room(grow):

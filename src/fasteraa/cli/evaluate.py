@@ -65,7 +65,6 @@ def compare_command(
     tracker: Trackers = None,
 ) -> None:
     """Train a network with each policy and several seeds, and put the errors side by side."""
-    from fasteraa.data.folder import check_beside
     from fasteraa.errors import RunError
     from fasteraa.evaluate.arena import open_arena
     from fasteraa.evaluate.compare import cells_of, end_of, parse_contenders, run_cells, tabulate
@@ -73,7 +72,6 @@ def compare_command(
     from fasteraa.search.progress import Lines
     from fasteraa.search.trackers import track
 
-    check_beside(source, out)
     until, contenders = end_of(max_minutes), parse_contenders(policies, seeds)
     with track(*(tracker or []), folder=out, kind="compare", progress=Lines()) as tracking:
         arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
@@ -116,12 +114,11 @@ def evaluate_command(
     data_root: DataRoot = None,
 ) -> None:
     """Train a network once with one policy: a single cell of compare, kept in the same folder."""
-    from fasteraa.data.folder import check_beside
     from fasteraa.errors import ConfigError, RunError
     from fasteraa.evaluate.arena import open_arena
     from fasteraa.evaluate.compare import cells_of, has_seen, parse_contenders, read_cell, run_cells, why_diverged
+    from fasteraa.report.comparison import seen_words
 
-    check_beside(source, out)
     contenders = parse_contenders(policy, seed + 1)
     if len(contenders) > 1:
         raise ConfigError(f"evaluate takes one policy, got {policy!r}; fasteraa compare takes several")
@@ -139,10 +136,7 @@ def evaluate_command(
         f"({arena.held_out_from}), trained in {record['seconds']:.0f} s"
     )
     if has_seen(contenders[0], arena):
-        typer.echo(
-            "The search saw the images that are held out here (unless it had others of this name), which flatters: "
-            "fasteraa search --held-out leaves them out."
-        )
+        typer.echo(seen_words([cell.label]).strip())
 
 
 def _recipe(arena: Arena, network: str, name: str | None, **changes: Any) -> TrainRecipe:

@@ -90,9 +90,6 @@ def run_search(
     race: Race | None,
     trackers: Sequence[str],
 ) -> None:
-    from fasteraa.data.folder import check_beside
-
-    check_beside(source, out)
     if race is not None:
         _check_minutes(race)
     own = resume and config is None and (out / "config.toml").is_file()  # a resumed run has its own settings

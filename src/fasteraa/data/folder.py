@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,10 +52,12 @@ def open_folder(root: Path, name: str | None = None) -> Source:
     return Source(name or root.resolve().name, listings)
 
 
-def check_beside(source: str | None, out: Path) -> None:
+def check_beside(source: Any, out: Path) -> None:
     """Refuse to write below class folders: what is written there would be a class the next time."""
-    root, below = Path(source or "").expanduser().resolve(), out.resolve()
-    if source and root.is_dir() and root in (below, *below.parents) and not _split_folders(root):
+    if not source or not isinstance(source, str | os.PathLike):
+        return
+    root, below = Path(source).expanduser().resolve(), out.resolve()
+    if root.is_dir() and root in (below, *below.parents) and not _split_folders(root):
         raise DataError(
             f"{str(out)!r} lies in the folder of the images, where it would be taken for a class: choose another "
             f"(--out {os.path.join(os.path.relpath(root.parent), out.name)})"

@@ -13,6 +13,7 @@ import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import Look
+from fasteraa.data.folder import check_beside
 from fasteraa.data.gather import Wanted, gather, probe_size
 from fasteraa.data.load import as_size, check_not_empty, hold_out
 from fasteraa.data.resolve import open_source
@@ -69,6 +70,7 @@ def open_arena(
     find_device(device)
     if held_out is not None and not 0 < held_out < 1:
         raise ConfigError(f"the held-out share must be in (0, 1), got {held_out}")
+    check_beside(source, folder)
     open_folder(folder)
     opened = open_source(source, data_root)
     train = opened.listing(split)

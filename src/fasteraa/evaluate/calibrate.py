@@ -85,9 +85,9 @@ def calibrate(
     candidates = list(candidates)
     _check(minutes, candidates, ops, credit)
     check_jobs(jobs)
-    began, all_images = time.monotonic(), len(data)
     if not isinstance(data, ImageSet):
         raise ConfigError(f"calibration needs images as fasteraa.data.load gives them, got a {type(data).__name__}")
+    began, all_images = time.monotonic(), len(data)
     data = _raceable(data, say)
     recipe = replace(recipe or race_recipe(data, device), cutout=0)
     place = find_device(device)

@@ -50,10 +50,11 @@ def difference(found: Estimate | None, runs: int) -> str:
 def sentence(comparison: Comparison) -> str:
     """What the table says, whichever way it went, which runs its means are without, and whom to trust less."""
     lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
-    return _ranking(comparison) + lost + _seen(comparison.seen)
+    return _ranking(comparison) + lost + seen_words(comparison.seen)
 
 
-def _seen(labels: Sequence[str]) -> str:
+def seen_words(labels: Sequence[str]) -> str:
+    """Whose search saw what errors are measured on."""
     if not labels:
         return ""
     return (

@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
+from fasteraa.data.folder import check_beside
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistics, make_primitive
 from fasteraa.policy.artifact import Policy
@@ -70,6 +71,7 @@ def search(
     check_backbone(config)
     folder = RunFolder(Path(out)) if out is not None else None
     if folder is not None:
+        check_beside(source, folder.path)
         folder.open_old(config, but=("batch_size",)) if resume else folder.open_new()  # images may be fewer
     elif resume:
         raise ConfigError("resume needs the folder of the run: out=...")
