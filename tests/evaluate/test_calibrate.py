@@ -456,7 +456,6 @@ def test_nothing_is_compiled(monkeypatch, tmp_path):
         return run_group(arena, cells, until=until, fuse=fuse)
 
     monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
-    monkeypatch.setattr(sys.modules[run_group.__module__], "_pays", lambda *given: True)
     candidates = [Candidate("none", named("none")), Candidate("inverted", WORST)]
     calibrate(brightness_classes(40), candidates, recipe=RECIPE, device="cpu", folder=tmp_path, minutes=1e-6)
     assert set(seen) == {False}

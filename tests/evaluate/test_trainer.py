@@ -308,6 +308,15 @@ def test_nothing_is_trained_once_all_have_diverged(data, held_out, tiny):
     assert told == [1]
 
 
+def test_how_long_a_run_is_decides_whether_it_is_fused(data, tiny):
+    """And nothing else: the same run beside others, or after them, is calculated in the same way."""
+    short, long = (replace(tiny, epochs=epochs) for epochs in (1, 5000))
+    for count in (1, 3):
+        assert not Group([Training(data, named("none"), short, seed, CPU) for seed in range(count)]).fuse
+        assert Group([Training(data, named("none"), long, seed, CPU) for seed in range(count)]).fuse
+    assert not Group([Training(data, named("none"), long, 0, CPU)], fuse=False).fuse
+
+
 def test_a_step_is_recorded_on_the_gpu_of_its_network(data, tiny, monkeypatch):
     """Streams and graphs are those of the current GPU, which is the first one unless someone says so."""
     current = [torch.device("cuda", 0)]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fasteraa.evaluate.feed import Batch
+from fasteraa.nets.hopper import fused
 
 if TYPE_CHECKING:
     from fasteraa.evaluate.trainer import Group, Training
@@ -36,8 +37,9 @@ class Captured:
         for member, batch in zip(self.members, self.batches, strict=True):
             with _quiet_compiler():
                 if group.fuse:
-                    member.forward = torch.compile(member.network, dynamic=False)
+                    group.kernels = _fuse(member, batch[0])
                 self._warm_up(member, *batch)
+        self.recorded = [member.forward for member in self.members]  # kept: the graph reads tensors of theirs
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.losses = torch.stack(self._branches())
@@ -76,6 +78,12 @@ class Captured:
                 static.copy_(tensor)
         self.graph.replay()
         return self.losses
+
+
+def _fuse(member: Training, images: Tensor) -> str:
+    own = fused(member.network, images.shape, images.device) if member.half else None
+    member.forward = own or torch.compile(member.network, dynamic=False)
+    return "compiled" if own is None else "hopper"
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from fasteraa.policy.named import named
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.run import choose_backbone, find_device
 
-_WORTH_COMPILING = 12_000  # steps, a minute or more of training: a guess, steps without compiling were never timed
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
 _MOST_EPOCHS = 240
 # Small networks leave most of a GPU idle. On an H200, eight runs of WRN-40-2 side by side take 2.36 ms a step each, one
@@ -224,8 +223,7 @@ def run_cells(
     """Train what is missing; `jobs` of them at once (by default up to eight of small images on a GPU, as many as
     there are cores on a CPU).
 
-    `workers` are processes that are there already and do the work, whatever `jobs` says. `fuse` says whether networks
-    are compiled on a GPU; by default where there is enough to train.
+    `workers` are processes that are there already and do the work, whatever `jobs` says. `fuse` as in `train_together`.
 
     A run that diverges is kept as such and takes no other with it.
 
@@ -269,7 +267,6 @@ def _results(
         with start_workers([arena], jobs, until) as workers:
             yield from workers.results(arena, cells)
         return
-    fuse = _pays(arena, cells) if fuse is None else fuse
     for group in _groups(cells, jobs):
         with suppress(OutOfTime):
             yield from zip(group, run_group(arena, group, until=lambda: until, fuse=fuse), strict=True)
@@ -301,11 +298,6 @@ def _work(arena: Arena, cell: Cell, until: Until) -> dict[str, Any]:
     return run_cell(arena, cell, until=until)
 
 
-def _pays(arena: Arena, cells: Sequence[Cell]) -> bool:
-    """Is there enough to train for compiling to pay?"""
-    return sum(cell.recipe.epochs * len(arena.data) // cell.recipe.batch_size for cell in cells) >= _WORTH_COMPILING
-
-
 def run_cell(arena: Arena, cell: Cell, keep_network: Path | None = None, until: Until | None = None) -> dict[str, Any]:
     return run_group(arena, [cell], keep_network, until)[0]
 
@@ -315,7 +307,7 @@ def run_group(
     cells: Sequence[Cell],
     keep_network: Path | None = None,
     until: Until | None = None,
-    fuse: bool = True,
+    fuse: bool | None = None,
 ) -> list[dict[str, Any]]:
     """Train cells side by side and keep their records (a record that is there already stays as it is)."""
     if until is not None and time.time() > until():
@@ -351,6 +343,7 @@ def _record(cell: Cell, trained: Trained | Diverged) -> dict[str, Any]:
         "seconds": round(trained.seconds, 2),
         "setup_seconds": round(trained.setup_seconds, 2),
         "together": trained.together,
+        "kernels": trained.kernels,
         "steps": trained.steps,
         **trained.provenance,
     }

@@ -34,6 +34,7 @@ from fasteraa.search.guard import memory_advice, seeded, signals
 from fasteraa.search.run import find_device
 from fasteraa.search.step import Normalise
 
+_WORTH_FUSING = 500  # steps of a run; by its own alone, so that no other run decides how it is calculated
 _SAVE_EVERY_S = 60.0  # checkpoints of a training run
 Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
 Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
@@ -50,6 +51,7 @@ class Trained:
     seconds: float  # of training, without set-up and without the final measurement
     setup_seconds: float  # compilation and capture
     together: int  # runs that shared the device, and these seconds
+    kernels: str  # plain, compiled, or our own (hopper)
     steps: int
     network: nn.Module
     normalise: Normalise
@@ -104,7 +106,7 @@ def train_together(
     jobs: Sequence[Job],
     *,
     device: str = "auto",
-    fuse: bool = True,
+    fuse: bool | None = None,
     tell: Tell | None = None,
     until: Until | None = None,
 ) -> list[Trained | Diverged]:
@@ -112,7 +114,8 @@ def train_together(
 
     A run whose loss is not finite any more takes no other with it.
 
-    `fuse` compiles the network: half a minute of waiting (WRN-40-2 on an H200, empty caches) for fewer, fused kernels.
+    `fuse` makes fewer kernels of the network's on a GPU, by default in runs that are long enough. Most networks are
+    compiled for it: half a minute of waiting (WRN-40-2 on an H200, empty caches).
     """
     if data.classes != held_out.classes:
         raise ConfigError("training and held-out images must have the same classes")
@@ -148,6 +151,7 @@ def _outcome(group: Group, training: Training, held_out: Images, provenance: dic
         seconds=group.seconds,
         setup_seconds=group.setup_seconds,
         together=together,
+        kernels=group.kernels,
         steps=training.recipe.epochs * training.feed.steps,
         network=training.network,
         normalise=training.feed.normalise,
@@ -158,9 +162,11 @@ def _outcome(group: Group, training: Training, held_out: Images, provenance: dic
 class Group:
     """Runs that are trained in lockstep (mostly one), and the loop that trains them."""
 
-    def __init__(self, members: list[Training], fuse: bool = True):
-        self.members, self.device, self.fuse = members, members[0].device, fuse
+    def __init__(self, members: list[Training], fuse: bool | None = None):
+        self.members, self.device = members, members[0].device
         self.epochs, self.epoch = members[0].recipe.epochs, 0
+        self.fuse = self.epochs * members[0].feed.steps >= _WORTH_FUSING if fuse is None else fuse
+        self.kernels = "plain"  # as in Trained; recording may fuse them
         self.step: Callable[[list[Batch]], Tensor] = self._plain_step
         self.seconds, self.setup_seconds = 0.0, 0.0
 
