@@ -28,14 +28,15 @@ class Fused:
         self.weights = [layer.weight for layer in layers]
         self.halves = {layer: layer.weight.detach().to(torch.bfloat16) for layer in layers}
         self.blocks = [block for block in network.modules() if isinstance(block, Block)]
+        self.aside = _Aside(network.classifier.weight.device)
         self.counts = [count for name, count in network.named_buffers() if name.endswith("num_batches_tracked")]
 
     def __call__(self, images: Tensor) -> Tensor:
         self._renew()
-        x = self.network.stem(images)
+        x = _Joined.apply(self.network.stem(images), self.aside)
         parts = sums(x.detach())
         for block in self.blocks:
-            x, parts = _through(block, self.halves, x, parts)
+            x, parts = _through(block, self.halves, self.aside, x, parts)
         last = self.network.norm
         x = _Acted.apply(x, last.weight, last.bias, parts, last)
         logits: Tensor = self.network.classifier(x.mean(dim=(2, 3)))
@@ -52,9 +53,12 @@ def _is_own(layer: nn.Conv2d) -> bool:
     return layer.kernel_size == (3, 3) and layer.stride == (1, 1) and layer.in_channels % WIDTH == 0
 
 
-def _through(block: Block, halves: dict[nn.Conv2d, Tensor], x: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+def _through(
+    block: Block, halves: dict[nn.Conv2d, Tensor], aside: _Aside, x: Tensor, parts: Tensor
+) -> tuple[Tensor, Tensor]:
     """What a block makes of x, whose sums are `parts`, and the sums of that."""
-    first, second = (_Half(n, halves.get(c)) for n, c in ((block.norm1, block.conv1), (block.norm2, block.conv2)))
+    layers = (block.norm1, block.conv1), (block.norm2, block.conv2)
+    first, second = (_Half(norm, halves.get(convolution), aside) for norm, convolution in layers)
     learned2 = block.norm2.weight, block.norm2.bias, block.conv2.weight
     if block.skip is None:
         learned1 = block.norm1.weight, block.norm1.bias, block.conv1.weight
@@ -66,11 +70,51 @@ def _through(block: Block, halves: dict[nn.Conv2d, Tensor], x: Tensor, parts: Te
     return found
 
 
+class _Aside:
+    """Gradients of weights on a stream of their own: nothing waits for them before `join`.
+
+    So they must become `.grad` as they are, not be added to one: `zero_grad(set_to_none=True)` before every step.
+    """
+
+    def __init__(self, device: torch.device):
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.held: list[Tensor] = []
+
+    def weight_gradient(self, h: Tensor, gradient: Tensor) -> Tensor:
+        if self.stream is None:
+            return _weight_gradient(h, gradient)
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            found = _weight_gradient(h, gradient)
+        self.held += h, gradient  # the memory of both must not be another's yet
+        return found
+
+    def join(self) -> None:
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)
+        self.held.clear()
+
+
+class _Joined(torch.autograd.Function):
+    """x; on the way back, all gradients of weights beyond it are there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, aside: _Aside) -> Tensor:
+        ctx.aside = aside
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.aside.join()
+        return gradient, None
+
+
 class _Half(NamedTuple):
     """Half of a block: norm, ReLU, convolution."""
 
     norm: nn.BatchNorm2d
     weights: Tensor | None  # of the convolution, in bfloat16
+    aside: _Aside
 
     def forward(self, x: Tensor, parts: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
         """Outputs, their sums, and what the way back needs."""
@@ -86,7 +130,7 @@ class _Half(NamedTuple):
         x, h, *by = kept
         assert self.weights is not None
         to_h, _ = convolve(gradient, self.weights, back=True)
-        to_weights = _weight_gradient(h, gradient)
+        to_weights = self.aside.weight_gradient(h, gradient)
         return *act_back(to_h, x, Norm(*by), plus), to_weights
 
 
@@ -174,10 +218,12 @@ def agrees(device: torch.device) -> bool:
     x = torch.randn(4, WIDTH, 8, 8, generator=generator, device=device).bfloat16()
     x = _last(x).requires_grad_()
     halves = {layer: layer.weight.detach().bfloat16() for layer in (block.conv1, block.conv2)}
-    ours, _ = _through(block, halves, x, sums(x.detach()))
+    aside = _Aside(device)
+    ours, _ = _through(block, halves, aside, x, sums(x.detach()))
     theirs = block(x.float())
     leaves = [x, *block.parameters()]
     upstream = torch.randn(x.shape, generator=generator, device=device).bfloat16()
     found, wanted = (torch.autograd.grad(y, leaves, _last(upstream.to(y.dtype))) for y in (ours, theirs))
+    aside.join()
     pairs = zip((ours, *found), (theirs, *wanted), strict=True)
     return all(bool((a.float() - b.float()).norm() <= 0.05 * b.float().norm()) for a, b in pairs)
