@@ -2,6 +2,8 @@
 
     PYTHONPATH=src python tools/compile_kernels.py [--arch 90]
 
+Those of `nets/hopper` in Gluon are compiled for Hopper alone.
+
 Prints registers, spills and shared memory of each; fails where one does not compile, spills, or fuses a product into
 a sum although it must round as plain torch does.
 """
@@ -18,12 +20,16 @@ from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "0"
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
+from triton.backends.nvidia.driver import CudaDriver
 from triton.compiler import ASTSource
+from triton.runtime import driver
 
 from fasteraa.nets import kernels as critic
+from fasteraa.nets.hopper import convolve, norm
 from fasteraa.ops.kernels import draw, hard, soft, soft_backward, soft_forward, weigh
 
 BYTES, WHOLE, LONG, REAL, DOUBLE = "*u8", "*i32", "*i64", "*fp32", "*fp64"
@@ -140,6 +146,71 @@ for kind, types in CRITIC.items():
     }
 
 
+# the norms of wide networks: images in bfloat16, all else in float32
+WIDE = {
+    **dict.fromkeys(("value", "gradient", "plus", "out"), "*bf16"),
+    **dict.fromkeys(("parts", "scale", "shift", "mean", "rstd", "constant", "linear", "to_weight", "to_bias"), REAL),
+    **dict.fromkeys(("weight", "bias", "running_mean", "running_var"), REAL),
+    **dict.fromkeys(("momentum", "eps"), "fp32"),
+}
+WIDE_TILE = {"ROWS": norm.ROWS, "COLUMNS": norm.COLUMNS}
+WIDE_LINES = {"LINES": norm.LINES, "COLUMNS": norm.LINE_COLUMNS}
+KERNELS |= {
+    "norm, sums": (norm._sums, WIDE_TILE, WIDE, 4, True),
+    "norm, ReLU": (norm._act, WIDE_TILE, WIDE, 4, True),
+    "norm, sums on the way back": (norm._back_sums, WIDE_TILE, WIDE, 4, True),
+    "before norm, ReLU": (norm._back, WIDE_TILE, WIDE, 4, True),
+    "before norm, ReLU, alone": (norm._back, {**WIDE_TILE, "plus": None}, WIDE, 4, True),
+    "norm, statistics": (norm._scales, WIDE_LINES, WIDE, 8, True),
+    "norm, statistics on the way back": (norm._back_scales, WIDE_LINES, WIDE, 8, True),
+}
+
+
+class Absent(CudaDriver):  # type: ignore[misc]
+    """The driver of a Hopper GPU that is not here, as far as compiling asks it."""
+
+    def __init__(self) -> None:
+        pass
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+class Recorded:
+    """A kernel that is compiled where it would be launched."""
+
+    def __init__(self, kernel: Any, made: list[Any]):
+        self.kernel, self.made = kernel, made
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *given, **options: self.made.append(self.kernel.warmup(*given, grid=grid, **options))
+
+
+def convolutions() -> dict[str, Any]:
+    """Name -> what became of it."""
+    driver.set_active(Absent())
+    made: list[Any] = []
+    for name in ("_convolve", "_pair", "_gather"):
+        setattr(convolve, name, Recorded(getattr(convolve, name), made))
+    convolve._processors = lambda device: 132
+    images, weights = (
+        torch.empty(shape, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+        for shape in ((4, 160, 32, 32), (160, 160, 3, 3))
+    )
+    convolve.convolve(images, weights)
+    convolve.convolve(images, weights, images, summed=True)
+    convolve.convolve(images, weights, back=True)
+    convolve.weight_gradient(images, images)
+    names = ("convolution", "convolution, sum, sums", "convolution, back", "weights' gradient", "shares of it")
+    return dict(zip(names, made, strict=True))
+
+
 def compiled(name: str, arch: int) -> Any:
     kernel, constants, others, warps, _ = KERNELS[name]
     types = {**TYPES, **others}
@@ -183,8 +254,11 @@ def main() -> int:
     parser.add_argument("--arch", type=int, default=90)
     given = parser.parse_args()
     bad = 0
-    for name, (*_, fuses) in KERNELS.items():
-        made = compiled(name, given.arch)
+    every = {name: compiled(name, given.arch) for name in KERNELS}
+    if given.arch == 90:
+        every |= convolutions()
+    for name, made in every.items():
+        fuses = name not in KERNELS or KERNELS[name][-1]
         fused = len(re.findall(r"\bfma\.", made.asm["ptx"]))
         said = resources(made.asm["ptx"], given.arch)
         wrong = (fused > 0 and not fuses) or not re.search(r"\b0 bytes spill stores", said)

@@ -33,6 +33,10 @@ SPAN = 64  # pixels summed over in a step, for gradients of weights
 STAGES, SPAN_STAGES = 5, 4  # steps in flight
 _MEANWHILE = gl.constexpr(8)  # steps into a tile after which the tile before has surely been written
 _WIDE, _SLIM = gl.constexpr(128), gl.constexpr(32)  # a tile's channels in two parts
+# Triton 3.6 and later ones have different names for the same
+_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+_OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 @builtin
@@ -70,24 +74,22 @@ def _fetch(
             mbarrier.wait(empty.index(slot), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(here, (256 + 160) * STEP * 2)
             seen = [image, row + tap // 3 - 1, tap % 3 - 1, channel]
-            tma.async_copy_global_to_shared(images, seen, here, image_slots.index(slot))
+            _load(images, seen, here, image_slots.index(slot))
             if BACK:  # what an output got from an input through one tap goes back through the opposite one
                 place = (8 - tap) * (ACROSS * 160) + column
-                tma.async_copy_global_to_shared(wide, [channel, place], here, wide_slots.index(slot))
-                tma.async_copy_global_to_shared(slim, [channel, place + _WIDE], here, slim_slots.index(slot))
+                _load(wide, [channel, place], here, wide_slots.index(slot))
+                _load(slim, [channel, place + _WIDE], here, slim_slots.index(slot))
             else:
-                tma.async_copy_global_to_shared(wide, [column, piece * STEP], here, wide_slots.index(slot))
-                tma.async_copy_global_to_shared(slim, [column + _WIDE, piece * STEP], here, slim_slots.index(slot))
+                _load(wide, [column, piece * STEP], here, wide_slots.index(slot))
+                _load(slim, [column + _WIDE, piece * STEP], here, slim_slots.index(slot))
             if OTHER:
                 if piece == 2 * _MEANWHILE:
                     mbarrier.wait(free, (turn & 1) ^ 1)
                     mbarrier.expect(ready, 256 * 160 * 2)
                     for part in gl.static_range(2):
                         pixel = band * 256 + part * 128
-                        tma.async_copy_global_to_shared(wide_other, [pixel, column], ready, wide_tiles.index(part))
-                        tma.async_copy_global_to_shared(
-                            slim_other, [pixel, column + _WIDE], ready, slim_tiles.index(part)
-                        )
+                        _load(wide_other, [pixel, column], ready, wide_tiles.index(part))
+                        _load(slim_other, [pixel, column + _WIDE], ready, slim_tiles.index(part))
             step += 1
         turn += 1
 
@@ -159,8 +161,8 @@ def _multiply(
         _finish(sum2, slim_tile, place, column + _WIDE, ACROSS * 160, OTHER, across2)
         _finish(sum1, wide_tile, place, column, ACROSS * 160, OTHER, across1)
         fence_async_shared()
-        tma.async_copy_shared_to_global(wide_out, [pixel, column], wide_tile)
-        tma.async_copy_shared_to_global(slim_out, [pixel, column + _WIDE], slim_tile)
+        _store(wide_out, [pixel, column], wide_tile)
+        _store(slim_out, [pixel, column + _WIDE], slim_tile)
         turn += 1
     tma.store_wait(0)
 
@@ -249,7 +251,7 @@ def convolve(
         STAGES=STAGES,
         BACK=back,
         OTHER=plus is not None,
-        num_warps=4,
+        **_OPTIONS,
     )
     return out.permute(0, 3, 1, 2), sums
 
@@ -285,15 +287,15 @@ def _fetch_pairs(
         here = full.index(slot)
         mbarrier.wait(empty.index(slot), (((step - begin) // STAGES) & 1) ^ 1)
         mbarrier.expect(here, (256 + 160) * SPAN * 2)
-        tma.async_copy_global_to_shared(wide, [image, row, 0, column], here, wide_slots.index(slot))
-        tma.async_copy_global_to_shared(slim, [image, row, 0, column + _WIDE], here, slim_slots.index(slot))
+        _load(wide, [image, row, 0, column], here, wide_slots.index(slot))
+        _load(slim, [image, row, 0, column + _WIDE], here, slim_slots.index(slot))
         for part in gl.static_range(2):
             units = _viewed(image_slots.index(slot * 2 + part), [4] + images.block_type.shape, images.layout)
             for unit in gl.static_range(4):
                 piece = tall * 8 + part * 4 + unit
                 tap = piece // PIECES
                 seen = [image, row + tap // 3 - 1, tap % 3 - 1, (piece % PIECES) * 32]
-                tma.async_copy_global_to_shared(images, seen, here, units.index(unit))
+                _load(images, seen, here, units.index(unit))
 
 
 @gluon.jit
@@ -390,10 +392,12 @@ def weight_gradient(images: Tensor, gradients: Tensor) -> Tensor:
         ACROSS=across,
         SPAN=SPAN,
         STAGES=SPAN_STAGES,
-        num_warps=4,
+        **_OPTIONS,
     )
     out = torch.empty(channels, 3, 3, depth, device=images.device, dtype=torch.float32)
-    _gather[(9 * depth // 32, channels // 32)](parts, out, programs, TALL=9 * depth, CHANNELS=channels, SIDE=32)
+    _gather[(9 * depth // 32, channels // 32)](
+        parts, out, programs, TALL=9 * depth, CHANNELS=channels, SIDE=32, **_OPTIONS
+    )
     return out.permute(0, 3, 1, 2)
 
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 ROWS, COLUMNS = 64, 64  # pixels and channels of a tile
 PARTS, SUM_PARTS = 264, 132  # programs that share the pixels
 LINES, LINE_COLUMNS = 256, 8  # the same of a tile of parts
-_TILE = {"ROWS": ROWS, "COLUMNS": COLUMNS}
+_TILE = {"ROWS": ROWS, "COLUMNS": COLUMNS, "num_warps": 4, "enable_fp_fusion": True}
+_LINE_TILE = {"LINES": LINES, "COLUMNS": LINE_COLUMNS, "num_warps": 8, "enable_fp_fusion": True}
 
 
 @triton.jit
@@ -181,7 +182,7 @@ def statistics(layer: nn.BatchNorm2d, parts: Tensor, pixels: int) -> Norm:
     _scales[(triton.cdiv(channels, LINE_COLUMNS),)](
         parts, layer.weight, layer.bias, layer.running_mean, layer.running_var,
         found.mean, found.rstd, found.scale, found.shift, len(parts), pixels, layer.momentum, layer.eps, channels,
-        LINES=LINES, COLUMNS=LINE_COLUMNS, num_warps=8,
+        **_LINE_TILE,
     )  # fmt: skip
     return found
 
@@ -190,7 +191,7 @@ def act(value: Tensor, by: Norm) -> Tensor:
     """relu(scale * value + shift)"""
     out = torch.empty_like(value)
     pixels, channels = _size(value)
-    _act[_grid(pixels, channels, PARTS)](value, by.scale, by.shift, out, pixels, channels, **_TILE, num_warps=4)
+    _act[_grid(pixels, channels, PARTS)](value, by.scale, by.shift, out, pixels, channels, **_TILE)
     return out
 
 
@@ -201,11 +202,11 @@ def act_back(gradient: Tensor, value: Tensor, by: Norm, plus: Tensor | None = No
     constant, linear, to_weight, to_bias = torch.empty(4, channels, device=value.device)
     _back_scales[(triton.cdiv(channels, LINE_COLUMNS),)](
         parts, by.mean, by.rstd, by.scale, constant, linear, to_weight, to_bias, len(parts), pixels, channels,
-        LINES=LINES, COLUMNS=LINE_COLUMNS, num_warps=8,
+        **_LINE_TILE,
     )  # fmt: skip
     out = torch.empty_like(value)
     _back[_grid(pixels, channels, PARTS)](
-        gradient, value, by.scale, by.shift, constant, linear, plus, out, pixels, channels, **_TILE, num_warps=4
+        gradient, value, by.scale, by.shift, constant, linear, plus, out, pixels, channels, **_TILE
     )
     return out, to_weight, to_bias
 
@@ -214,7 +215,7 @@ def _summed(kernel: Any, images: Tensor, *others: Tensor | None) -> Tensor:
     pixels, channels = _size(images)
     grid = _grid(pixels, channels, SUM_PARTS)
     parts = torch.empty(grid[0], 2, channels, device=images.device)
-    kernel[grid](images, *others, parts, pixels, channels, **_TILE, num_warps=4)
+    kernel[grid](images, *others, parts, pixels, channels, **_TILE)
     return parts
 
 
