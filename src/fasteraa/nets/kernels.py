@@ -142,6 +142,7 @@ def _scale_back(gradient, weight, scale, table, to_weight, to_scale, BLOCK: tl.c
     tl.store(to_scale + at, tl.sum(products, 0), mask=at >= 0)
 
 
+_OPTIONS = {"enable_fp_fusion": True}  # the default until Triton 3.9, which warns where nobody has said so
 INTERPRETED = not isinstance(_forward, triton.runtime.JITFunction)  # TRITON_INTERPRET=1: runs anywhere, slowly
 
 
@@ -213,7 +214,7 @@ class Fused(Pointwise):
     def weights(self, convolutions: Sequence[Scaled], dtype: torch.dtype) -> list[Tensor]:
         flat, scales, plan = _flat(convolutions)
         out = torch.empty(plan.length, dtype=dtype, device=flat.device)
-        _scale[(len(plan.table),)](flat, scales, plan.table, out, BLOCK=BLOCK)
+        _scale[(len(plan.table),)](flat, scales, plan.table, out, BLOCK=BLOCK, **_OPTIONS)
         return _slots(convolutions, plan, out)
 
     def weight_gradients(
@@ -222,7 +223,7 @@ class Fused(Pointwise):
         flat, scales, plan = _flat(convolutions)
         come = torch.cat([_in_order(g, c.weight) for g, c in zip(gradients, convolutions, strict=True)])
         to_weight, to_scale = flat.new_empty(plan.length), torch.empty_like(scales)
-        _scale_back[(len(plan.table),)](come, flat, scales, plan.table, to_weight, to_scale, BLOCK=BLOCK)
+        _scale_back[(len(plan.table),)](come, flat, scales, plan.table, to_weight, to_scale, BLOCK=BLOCK, **_OPTIONS)
         yield from zip((c.weight for c in convolutions), _slots(convolutions, plan, to_weight), strict=True)
         owners = [c.scale for c in convolutions if c.scale is not None]
         yield from zip(owners, to_scale[: sum(map(len, owners))].split([len(s) for s in owners]), strict=True)
@@ -243,7 +244,7 @@ def _send(
     assert total is None or total.is_contiguous(memory_format=torch.channels_last)
     _forward[_grid(rows, width)](
         _channels_last(value), plus, weight, shift, total, out, rows, width, out.shape[1],
-        GATE=gate.value, ROWS=ROWS, LANES=LANES,
+        GATE=gate.value, ROWS=ROWS, LANES=LANES, **_OPTIONS,
     )  # fmt: skip
 
 
@@ -258,8 +259,9 @@ def _take_back(
     rows, width = _table_of(out, len(out))
     onto = None if onto is None else _channels_last(onto)
     _backward[_grid(rows, width)](
-        _channels_last(gradient), out, weight, onto, delta, to, rows, width, out.shape[1], ROWS=ROWS, LANES=LANES
-    )
+        _channels_last(gradient), out, weight, onto, delta, to, rows, width, out.shape[1],
+        ROWS=ROWS, LANES=LANES, **_OPTIONS,
+    )  # fmt: skip
 
 
 def _add_up(delta: Tensor, value: Tensor | None, points: int, parts: Tensor, begin: int) -> int:
@@ -273,7 +275,7 @@ def _add_up(delta: Tensor, value: Tensor | None, points: int, parts: Tensor, beg
     _sums[(min(tiles, PARTS // side_by_side), blocks)](
         delta, None if value is None else _channels_last(value), parts,
         rows, points * pixels // side_by_side, width, channels, parts.shape[1], product_at, delta_at,
-        ROWS=SUM_ROWS, LANES=LANES, num_warps=SUM_WARPS,
+        ROWS=SUM_ROWS, LANES=LANES, num_warps=SUM_WARPS, **_OPTIONS,
     )  # fmt: skip
     return delta_at + channels - begin
 
