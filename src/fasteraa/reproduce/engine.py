@@ -33,6 +33,7 @@ from fasteraa.search.run import SearchResult, find_device, search
 
 RUNS = 3  # of every number, as in the paper
 Say = Callable[[str], None]
+Part = tuple[str, int | None, int | None, int | None]  # of a named set: images, classes, size
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class _Made:
             )
         self.values: dict[int, dict[int, float]] = {}  # place in the table -> seed -> measured
         self.troubles: dict[str, str] = {}  # data set -> why it is not there
+        self.fingerprints: dict[Part, str | None] = {}  # of what is searched on; None where it is not there
         self.failed: list[str] = []  # searches that came to nothing
         self.unlike: dict[str, list[str]] = {}  # data set -> in what the images trained on differ from the table's
         self.remarks: list[str] = []
@@ -157,23 +159,10 @@ class _Made:
     # --- searches --------------------------------------------------------------------------------------------------
 
     def _search(self, wanted: Search) -> None:
-        found = {seed: self._policy(wanted, seed) for seed in range(self.setting.seeds)}
-        missing = [seed for seed, policy in found.items() if policy is None]
-        # a file may be another one than it was; to read a folder of a million images again would take too long
-        complete = not missing and not Path(self.setting.source(wanted.source)).is_file()
-        if complete or wanted.source in self.troubles:
+        missing = sorted(set(range(self.setting.seeds)) - self._policies(wanted).keys())
+        if not missing or self._fingerprint(wanted) is None:
             return
-        try:
-            data = self._images(wanted)
-        except DataError as error:
-            self.troubles[wanted.source] = str(error)
-            return
-        for seed, policy in found.items():
-            if policy is not None and policy.provenance["data"].get("fingerprint") != data.fingerprint:
-                raise ConfigError(
-                    f"the search {str(self._folder(wanted, seed))!r} was made on other images than "
-                    f"{self.setting.source(wanted.source)} has now: take another --out, or remove it"
-                )
+        data = self._images(wanted)
         for seed in missing:
             if time.time() < self.setting.until:
                 try:
@@ -233,14 +222,20 @@ class _Made:
         return make_config(quick_search(settings) if self.setting.quick else settings)
 
     def _folder(self, wanted: Search, seed: int) -> Path:
-        """By everything that decides what is found, so that tables share their searches."""
-        config = to_settings(self._config(wanted, seed))
-        parts = [self.setting.source(wanted.source), wanted.images, wanted.classes, wanted.size, config]
-        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
-        size = f"L{config['sub_policies']}-K{config['operation_count']}"
-        objective = "" if config["objective"] == "paper" else f"{config['objective']}-"
-        name = f"{wanted.source}-{wanted.images or 'all'}-{objective}{size}-{seed}-{key}"
-        return self.setting.out / "searches" / name
+        fingerprint = self._fingerprint(wanted)
+        assert fingerprint is not None, "nothing is searched or found without images"
+        return self.setting.out / "searches" / search_name(wanted, self._config(wanted, seed), fingerprint)
+
+    def _fingerprint(self, wanted: Search) -> str | None:
+        """Of its images, which are read for it once; None if they are not there."""
+        part = (wanted.source, wanted.images, wanted.classes, wanted.size)
+        if part not in self.fingerprints:
+            try:
+                self.fingerprints[part] = self._images(wanted).fingerprint
+            except DataError as error:
+                self.troubles[wanted.source] = str(error)
+                self.fingerprints[part] = None
+        return self.fingerprints[part]
 
     def _images(self, wanted: Search) -> ImageSet:
         source = self.setting.known_source(wanted.source)
@@ -266,6 +261,8 @@ class _Made:
             return {seed: named("random", seed=seed) for seed in seeds}
         if isinstance(policy, str):
             return dict.fromkeys(seeds, named(policy))
+        if self._fingerprint(policy) is None:
+            return {}
         found = {seed: self._policy(policy, seed) for seed in seeds}
         return {seed: _kept(each, policy.keep, seed) for seed, each in found.items() if each is not None}
 
@@ -407,6 +404,15 @@ class _Made:
         source = self.setting.source(name)
         if source != name and not self.setting.quick:
             self._remark(f"the images of {name} are those of {source}")
+
+
+def search_name(wanted: Search, config: SearchConfig, fingerprint: str) -> str:
+    """The folder of a search. Its key is what decides what is found, so tables share searches, wherever images lie."""
+    settings = to_settings(config)
+    key = hashlib.sha256(json.dumps([fingerprint, settings], sort_keys=True).encode()).hexdigest()[:12]
+    objective = "" if config.objective == "paper" else f"{config.objective}-"
+    size = f"L{config.sub_policies}-K{config.operation_count}"
+    return f"{wanted.source}-{wanted.images or 'all'}-{objective}{size}-{config.seed}-{key}"
 
 
 def _with(lines: Mapping[int, Line], part: str) -> dict[int, Line]:
