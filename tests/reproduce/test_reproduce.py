@@ -59,6 +59,14 @@ def test_every_table_runs(name, shared):
     assert marks.count("paper") == sum(line.paper is not None for line in table.lines) + 1
 
 
+def test_a_quick_table_says_which_network_made_our_number(tmp_path):
+    result, said = quick("reduced-cifar10", tmp_path, only="cutout")
+    assert "| reduced-cifar10 | wrn-28-10 (ours: small) | cutout | 22.5 |" in to_markdown(result)
+    assert "reduced-cifar10, wrn-28-10 (ours: small), cutout" in to_svg(result)
+    assert {line["network"] for line in to_dict(result)["lines"]} == {"small"}
+    assert [text.split(",")[0] for text in said] == ["1/1 cutout small"]
+
+
 def test_standings():
     """Ranks are shared by equals; significance is that of paired seeds."""
 
@@ -137,8 +145,8 @@ def test_nothing_is_run_twice(shared, monkeypatch):
 
 def test_top_five_errors_are_those_of_the_same_runs(shared):
     result, _ = quick("imagenet", shared)
-    records = [json.loads(file.read_text()) for file in (shared / "cells").glob("baseline-resnet-50-0-*.json")]
-    (record,) = records
+    found = [json.loads(file.read_text()) for file in (shared / "cells").glob("baseline-small-0-*.json")]
+    (record,) = [each for each in found if each["data"]["name"] == "imagenet"]
     top1, top5 = (f.values[0] for f in result.found if f.line.label == "baseline")
     assert (top1, top5) == (record["error"], record["error_top5"])
     assert top5 < top1

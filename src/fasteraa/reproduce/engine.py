@@ -289,7 +289,8 @@ class _Made:
 
     def _cells(self, line: Line) -> dict[int, Cell]:
         assert line.policy is not None
-        recipe, label = self.setting.recipe(line), f"{line.label} {line.network}"
+        recipe = self.setting.recipe(line)
+        label = f"{line.label} {recipe.network}"
         return {seed: make_cell(label, policy, recipe, seed) for seed, policy in self._policies(line.policy).items()}
 
     def _arena(self, data: str) -> Arena:
@@ -387,7 +388,11 @@ class _Made:
         differences = self._differences(line)
         if values and line.paper is not None:
             words += differences
-        return Found(line, values, "; ".join(words), asked_for, not differences)
+        return Found(line, values, "; ".join(words), asked_for, not differences, self._stand_in(line))
+
+    def _stand_in(self, line: Line) -> str:
+        trained = self.setting.recipe(line).network if line.recipe and line.policy is not None else line.network
+        return "" if trained == line.network else trained
 
     def _differences(self, line: Line) -> list[str]:
         """What makes our number of a line one of something else than the paper's."""

@@ -45,7 +45,7 @@ def cells(found: Found) -> list[str]:
     ours = found.ours
     return [
         line.data,
-        line.network or "-",
+        found.network or "-",
         label,
         "-" if line.paper is None else f"{line.paper:g}",
         "-" if ours is None else _with_interval(ours),
@@ -145,6 +145,7 @@ def _line(found: Found) -> dict[str, Any]:
     return {
         "data": line.data,
         "recipe": line.recipe,
+        "network": found.stand_in or line.network,
         "label": line.label,
         "measure": line.measure,
         "policy": described,
@@ -238,7 +239,7 @@ def _dots(result: Reproduction, shown: Sequence[Found]) -> str:
         marks, height = [], _TOP
         for data in dict.fromkeys(found.line.data for found in shown):
             here = sorted((found for found in shown if found.line.data == data), key=_middle)
-            title = escape(f"{data}, {here[0].line.network}")
+            title = escape(f"{data}, {here[0].network}")
             marks.append(f'<text class="name title" x="{_LEFT - 10}" y="{height + 16}">{title}</text>')
             more, height = _panel([(found.line.label, found) for found in here], height + _LINE)
             marks += more
