@@ -325,6 +325,22 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
     assert to_dict(other)["lines"][0]["comparable"] is False
 
 
+def test_nothing_is_said_of_trainings_and_searches_that_were_not_made(source, tmp_path):
+    given = {"seeds": 1, "device": "cpu", "table_only": True, "say": str}
+    page = to_markdown(reproduce("svhn", tmp_path / "out", sources={"svhn": source}, **given))
+    page += to_markdown(reproduce("imagenet", tmp_path / "out", sources={"imagenet": source}, **given))
+    assert "trained on" not in page
+    assert "searched on" not in page
+    assert "stands in" not in page
+
+
+def test_a_search_on_fewer_classes_is_said(source, tmp_path, short_searches):
+    result = reproduce(
+        "gpu-hours", tmp_path / "out", seeds=1, only=["imagenet"], sources={"imagenet": source}, device="cpu", say=str
+    )
+    assert "- Imagenet: searched on 10 classes, not on 120." in to_markdown(result)
+
+
 def test_a_file_with_as_many_images_is_said(source, tmp_path, monkeypatch):
     """Nobody knows whether they are the same ones."""
     real = engine.find_recipe

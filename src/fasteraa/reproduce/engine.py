@@ -136,7 +136,7 @@ class _Made:
         self.troubles: dict[str, str] = {}  # data set -> why it is not there
         self.fingerprints: dict[Part, str | None] = {}  # of what is searched on; None where it is not there
         self.failed: list[str] = []  # searches that came to nothing
-        self.unlike: dict[str, list[str]] = {}  # data set -> in what the images trained on differ from the table's
+        self.unlike: dict[str, list[tuple[str, str]]] = {}  # data set -> what there is, what was planned
         self.remarks: list[str] = []
         self.devices: set[str] = set()
 
@@ -286,6 +286,8 @@ class _Made:
                     self._remark(f"a run diverged, {data}, {cells[place][seed].label}, seed {seed}: {why}")
             self.values[place] = {seed: float(record[line.measure]) for seed, record in records.items()}
             self.devices |= {f"runs on {record.get('device', 'unknown device')}" for record in records.values()}
+        if any(self.values[place] for place in lines):
+            self._say_on_what(data, arena)
 
     def _cells(self, line: Line) -> dict[int, Cell]:
         assert line.policy is not None
@@ -296,8 +298,6 @@ class _Made:
     def _arena(self, data: str) -> Arena:
         known, source = DATA[data], self.setting.known_source(DATA[data].source)
         split = known.split if source == known.source else "train"
-        if split != known.split:
-            self._remark(f"{source} stands in for {known.source} with its split train, not {known.split}")
         arena = open_arena(
             source,
             self.setting.out,
@@ -308,23 +308,27 @@ class _Made:
             subset=self._at_most(self.setting.subset or known.subset, known.source, split),
         )
         if not self.setting.quick:
-            self._note_differences(data, arena, source)
+            self.unlike[data] = self._differences_of(data, arena)
+        return arena
+
+    def _differences_of(self, data: str, arena: Arena) -> list[tuple[str, str]]:
+        """What there is and what was planned, where they differ, as far as numbers of images and classes tell."""
+        known = DATA[data]
+        images = known.images or ("all" if self.setting.subset else None)
+        counts = (("images", len(arena.data), images), ("classes", len(arena.data.classes), known.classes))
+        return [(f"{count} {what}", f"{planned}") for what, count, planned in counts if planned not in (None, count)]
+
+    def _say_on_what(self, data: str, arena: Arena) -> None:
+        """What is to be said of the images that were trained on."""
+        known, source = DATA[data], self.setting.source(DATA[data].source)
+        if source != known.source and known.split != "train":
+            self._remark(f"{source} stands in for {known.source} with its split train, not {known.split}")
+        for there, planned in self.unlike.get(data, []):
+            self._remark(f"{data}: trained on {there} of {source}, not on {planned}")
         if arena.share:
             self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
         for each in arena.broken:
             self._remark(f"left out, could not be read: {each}")
-        return arena
-
-    def _note_differences(self, data: str, arena: Arena, source: str) -> None:
-        """Are these the images that the table is about, as far as their number tells?"""
-        known = DATA[data]
-        images = known.images or ("all" if self.setting.subset else None)
-        self.unlike[data] = []
-        counts = (("images", len(arena.data), images), ("classes", len(arena.data.classes), known.classes))
-        for what, count, planned in counts:
-            if planned not in (None, count):
-                self.unlike[data].append(f"trained on {count} {what}, not on {planned}")
-                self._remark(f"{data}: trained on {count} {what} of {source}, not on {planned}")
 
     def _at_most(self, images: int | None, name: str, split: str) -> int | None:
         """So many images, or None where a source that stands in has no more than that."""
@@ -341,8 +345,6 @@ class _Made:
         if source == wanted.source or wanted.classes is None:
             return wanted.classes
         have = len(open_source(source, self.setting.data_root).listing("train").classes)
-        if have < wanted.classes and not self.setting.quick:
-            self._remark(f"{source} stands in for {wanted.source}; searched on {have} classes, not {wanted.classes}")
         return wanted.classes if have > wanted.classes else None
 
     def _remark(self, text: str) -> None:
@@ -397,13 +399,20 @@ class _Made:
     def _differences(self, line: Line) -> list[str]:
         """What makes our number of a line one of something else than the paper's."""
         searched = self._searched_otherwise(line.policy) if isinstance(line.policy, Search) else []
-        return [*(self.unlike.get(line.data, []) if line.recipe else []), *searched]
+        unlike = self.unlike.get(line.data, []) if line.recipe else []
+        return [*(f"trained on {there}, not on {planned}" for there, planned in unlike), *searched]
 
     def _searched_otherwise(self, wanted: Search) -> list[str]:
-        if self.setting.quick or wanted.planned is None:
+        if self.setting.quick:
             return []
-        found = {policy.provenance["data"]["images"] for policy in self._policies(wanted).values()}
-        return [f"searched on {images} images, not on {wanted.planned}" for images in sorted(found - {wanted.planned})]
+        found = [policy.provenance["data"] for policy in self._policies(wanted).values()]
+        counts = (("images", wanted.planned), ("classes", wanted.classes))
+        return [
+            f"searched on {count} {what}, not on {planned}"
+            for what, planned in counts
+            for count in sorted({data[what] for data in found} - {planned})
+            if planned is not None
+        ]
 
     def _say_what_stands_in(self, name: str) -> None:
         source = self.setting.source(name)
