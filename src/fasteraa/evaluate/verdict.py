@@ -120,7 +120,7 @@ class Calibration:
         return self._choice() + self._too_short()
 
     def _choice(self) -> str:
-        how = f"{trainings(len(self.chosen.errors))} of {self._epochs()} epochs of {self.recipe.network}{self._part()}"
+        how = f"{trainings(len(self.chosen.errors))} of {self._epochs()} of {self.recipe.network}{self._part()}"
         words = (
             f"Chosen: {_quoted(self.chosen.label)}, with {self.chosen.error:.1f}% errors on images held back from "
             f"training ({how})"
@@ -172,7 +172,8 @@ class Calibration:
     def _epochs(self) -> str:
         """Later rounds may have had fewer."""
         least = self._least_epochs()
-        return str(least) if least == self.recipe.epochs else f"{least} to {self.recipe.epochs}"
+        most = epochs_in_words(self.recipe.epochs)
+        return most if least == self.recipe.epochs else f"{least} to {most}"
 
     def _least_epochs(self) -> int:
         return min((each.epochs for each in self.rounds), default=self.recipe.epochs)
@@ -239,12 +240,16 @@ class Calibration:
 
 
 def _quoted(label: str) -> str:
-    """A comma in a label must not look like one of the sentence."""
-    return f"'{label}'" if "," in label else label
+    """A comma in a label must not look like one of the sentence, nor the policy `none` like nobody."""
+    return f"'{label}'" if "," in label or label == "none" else label
 
 
 def trainings(count: int) -> str:
     return f"{count} training{'s' * (count > 1)}"
+
+
+def epochs_in_words(count: int) -> str:
+    return f"{count} epoch{'s' * (count > 1)}"
 
 
 def estimates(trials: Sequence[Trial]) -> list[float]:
