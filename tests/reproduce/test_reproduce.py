@@ -117,6 +117,14 @@ def test_calibrated_searches_share_the_search(shared):
         assert calibrated.provenance["data"] == plain.provenance["data"]
 
 
+def test_a_search_is_told_once(tmp_path):
+    """With what tells it from others; calibration goes on from it."""
+    _, said = quick("quality", tmp_path, only=["ants-and-bees"])
+    told = [text.split(":")[0] for text in said if text.startswith("search ")]
+    what = "search on 40 images of ants-and-bees, {}, L = 10, K = 2, seed 0"
+    assert told == [what.format("paper"), what.format("diverse")]
+
+
 def test_searches_and_races_flip_as_the_network_is_trained(tmp_path, monkeypatch):
     """Not house numbers: a race of mirrored digits is about other data."""
     raced = []
@@ -222,7 +230,8 @@ def test_only_some_lines(tmp_path):
     run = {found.line.network for found in result.found if found.values}
     assert run == {"wrn-40-2"}
     assert sum(found.remark.endswith("not asked for") for found in result.found) == 20  # they may have been run before
-    assert "0 not at all. 20 more were not asked for (--only)" in to_markdown(result)
+    assert "20 more were not asked for: --table-only without --only shows them, too." in to_markdown(result)
+    assert "Ours: one run for every number; runs on " in caption(result)
     with pytest.raises(ConfigError, match="no line of cifar10 that can be run has 'wrn' and 'PBA'"):
         quick("cifar10", tmp_path, only=["wrn", "PBA"])
 

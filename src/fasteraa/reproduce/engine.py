@@ -175,6 +175,7 @@ class _Made:
 
     def _search_once(self, wanted: Search, data: ImageSet, seed: int) -> None:
         folder = self._folder(wanted, seed)
+        before = self._read(folder / "policy.json")
         left = (self.setting.until - time.time()) / 60
         try:
             result = search(
@@ -191,11 +192,18 @@ class _Made:
                 "go on",
                 error.signal,
             ) from error
-        seconds = result.policy.provenance["seconds"]
-        how = "found" if result.finished else "time is up, not finished"
-        self.setting.say(f"search on {len(data)} images of {wanted.source}, seed {seed}: {how} ({seconds:.0f} s)")
+        if before is None:
+            self._say_found(wanted, seed, result)
         if wanted.calibrate and result.finished and time.time() < self.setting.until:
             self._calibrate(wanted, result, seed)
+
+    def _say_found(self, wanted: Search, seed: int, result: SearchResult) -> None:
+        config, seconds = self._config(wanted, seed), result.policy.provenance["seconds"]
+        how = "found" if result.finished else "time is up, not finished"
+        self.setting.say(
+            f"search on {len(result.data)} images of {wanted.source}, {config.objective}, L = {config.sub_policies}, "
+            f"K = {config.operation_count}, seed {seed}: {how} ({seconds:.0f} s)"
+        )
 
     def _calibrate(self, wanted: Search, result: SearchResult, seed: int) -> None:
         """As `fasteraa search` ends; the search itself is shared with lines that do without."""
@@ -245,11 +253,13 @@ class _Made:
         return load(source, subset=images, classes=classes, size=size, data_root=self.setting.data_root)
 
     def _policy(self, wanted: Search, seed: int) -> Policy | None:
-        file = self._file(wanted, seed)
-        if not file.exists():
-            return None
-        policy = Policy.load(file)
-        return policy if policy.provenance.get("finished") else None
+        return self._read(self._file(wanted, seed))
+
+    @staticmethod
+    def _read(file: Path) -> Policy | None:
+        """A policy that was searched to the end."""
+        policy = Policy.load(file) if file.exists() else None
+        return policy if policy is not None and policy.provenance.get("finished") else None
 
     def _file(self, wanted: Search, seed: int) -> Path:
         return self._folder(wanted, seed) / ("calibrated.json" if wanted.calibrate else "policy.json")

@@ -70,10 +70,12 @@ def caption(result: Reproduction) -> str:
             "QUICK: a few tiny images of the embedded sample, one epoch of a small network. It shows that the recipe "
             "runs; its numbers mean nothing beside the paper's."
         )
-    words.append(
-        f"Ours: mean over seeds and its 95% interval (Student), {result.runs} planned for every number"
-        + ("." if not result.devices else f"; {', '.join(result.devices)}.")
+    planned = (
+        "one run for every number"
+        if result.runs == 1
+        else f"mean over seeds and its 95% interval (Student), {result.runs} runs planned for every number"
     )
+    words.append("; ".join([f"Ours: {planned}", *([", ".join(result.devices)] if result.devices else [])]) + ".")
     if result.table.unit.startswith("error"):
         words.append("Errors are those after the last epoch on the test images, where nothing else is said.")
     if result.table.ranked:
@@ -96,7 +98,7 @@ def summary(result: Reproduction) -> str:
         f"{full} of {len(ours)} numbers were measured in full, {some} in part, {len(ours) - full - some} not at all."
     )
     if len(ours) < len(can_be_run):
-        words += f" {len(can_be_run) - len(ours)} more were not asked for (--only): --table-only shows what is there."
+        words += f" {len(can_be_run) - len(ours)} more were not asked for: --table-only without --only shows them, too."
     untouched = dict.fromkeys(found.line.data for found in ours)
     for found in ours:
         if found.values:
