@@ -462,6 +462,7 @@ def test_numbers_with_n_and_interval():
         "- Something differs.",
     ]
     assert "runs on a device. " in lines[0]
+    assert "| 18.60 ± 6.67 | 2 |" in to_markdown(made("sub-policies", [19.12, 18.07]))  # 18.595, in binary a bit less
     hours = to_markdown(made("gpu-hours", [], [], [], [0.0123]))
     assert "| cifar10 | - | Faster AA | 0.23 | 0.012 | 1 |  |" in hours.splitlines()
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from decimal import ROUND_HALF_UP, Decimal
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,10 @@ def _with_interval(ours: Estimate) -> str:
 
 
 def _number(value: float) -> str:
-    """Two digits after the point; small ones (hours) by their first two digits."""
-    return f"{value:.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.2g}"
+    """Two digits after the point, a five rounded up as people do; small ones (hours) by their first two digits."""
+    if 0 < abs(value) < 0.1:
+        return f"{value:.2g}"
+    return str(Decimal(repr(round(value, 9))).quantize(Decimal("0.01"), ROUND_HALF_UP))
 
 
 def caption(result: Reproduction) -> str:
