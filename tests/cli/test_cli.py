@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from fasteraa.cli.tables import print_table
 from fasteraa.policy import Policy
 
 
@@ -26,6 +27,13 @@ def test_ops_table():
     assert done.returncode == 0
     assert "sample_pairing" in done.stdout
     assert fasteraa("ops", "--markdown").stdout.startswith("| name | family |")
+
+
+def test_a_path_is_not_cut_in_a_table(capsys):
+    path = "/".join(f"folder-{number}" for number in range(30))
+    print_table("Errors", ["policy", "error %"], [[path, "1.00"]])
+    lines = [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert "".join(lines) == path
 
 
 def test_show_and_import(tmp_path):

@@ -187,15 +187,15 @@ def test_where_there_is_time_those_who_are_left_are_trained_several_times(monkey
         ("fold 2", [11, 14, 17]), ("fold 3", [12, 15, 18]), ("fold 1", [13, 16, 19]),
     ]  # fmt: skip
     assert said == [
-        "calibrating, round 1: 2 candidates, 1 training of 1 epochs of small",
-        "calibrating, round 2: 2 candidates, 3 trainings of 1 epochs of small",
-        "calibrating, round 3: 2 candidates, 9 trainings of 1 epochs of small",
+        "calibrating, round 1: 2 candidates, 1 training of 1 epoch of small",
+        "calibrating, round 2: 2 candidates, 3 trainings of 1 epoch of small",
+        "calibrating, round 3: 2 candidates, 9 trainings of 1 epoch of small",
     ]
     assert [len(each.errors) for each in found.trials] == [13, 13]
     parts = [len(part) for _, part in brightness_classes(40).folds(3, 7)]
     assert {each.images for each in found.trials} == {4 * sum(parts) + parts[0]}
     assert [(each.runs, each.epochs) for each in found.rounds] == [(2, 1), (6, 1), (18, 1)]
-    assert "(13 trainings of 1 epochs of small)" in found.sentence()
+    assert "(13 trainings of 1 epoch of small)" in found.sentence()
     assert calibrate(brightness_classes(40), TWO, **settings).trials == found.trials  # from what is there
 
 
@@ -521,6 +521,13 @@ def test_labels_with_a_comma_stand_in_quotes():
     others = (two, replace(two, scores=(4.0, 4.0)), replace(two, errors=(4.0, 4.0)))
     for other, words in zip(others, ("next is '", "; '", "; '"), strict=True):
         assert f"{words}uniform, 2 passes' " in Calibration(one, (one, other), 3, RECIPE, 1.0).sentence()
+
+
+def test_the_policy_none_is_not_nobody():
+    one, none = trial("a", (5.0, 5.0)), trial("none", (6.0, 6.0))
+    assert "; next is 'none' with 6.0%" in Calibration(one, (one, none), 3, RECIPE, 1.0).sentence()
+    better = replace(none, scores=(4.0, 4.0))
+    assert "; 'none' did better (6.0%" in Calibration(one, (one, better), 3, RECIPE, 1.0).sentence()
 
 
 def test_one_that_went_out_earlier_was_not_outweighed():

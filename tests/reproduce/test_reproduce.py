@@ -59,6 +59,14 @@ def test_every_table_runs(name, shared):
     assert marks.count("paper") == sum(line.paper is not None for line in table.lines) + 1
 
 
+def test_a_quick_table_says_which_network_made_our_number(tmp_path):
+    result, said = quick("reduced-cifar10", tmp_path, only="cutout")
+    assert "| reduced-cifar10 | wrn-28-10 (ours: small) | cutout | 22.5 |" in to_markdown(result)
+    assert "reduced-cifar10, wrn-28-10 (ours: small), cutout" in to_svg(result)
+    assert {line["network"] for line in to_dict(result)["lines"]} == {"small"}
+    assert [text.split(",")[0] for text in said] == ["1/1 cutout small"]
+
+
 def test_standings():
     """Ranks are shared by equals; significance is that of paired seeds."""
 
@@ -109,6 +117,14 @@ def test_calibrated_searches_share_the_search(shared):
         assert calibrated.provenance["data"] == plain.provenance["data"]
 
 
+def test_a_search_is_told_once(tmp_path):
+    """With what tells it from others; calibration goes on from it."""
+    _, said = quick("quality", tmp_path, only=["ants-and-bees"])
+    told = [text.split(":")[0] for text in said if text.startswith("search ")]
+    what = "search on 40 images of ants-and-bees, {}, L = 10, K = 2, seed 0"
+    assert told == [what.format("paper"), what.format("diverse")]
+
+
 def test_searches_and_races_flip_as_the_network_is_trained(tmp_path, monkeypatch):
     """Not house numbers: a race of mirrored digits is about other data."""
     raced = []
@@ -137,8 +153,8 @@ def test_nothing_is_run_twice(shared, monkeypatch):
 
 def test_top_five_errors_are_those_of_the_same_runs(shared):
     result, _ = quick("imagenet", shared)
-    records = [json.loads(file.read_text()) for file in (shared / "cells").glob("baseline-resnet-50-0-*.json")]
-    (record,) = records
+    found = [json.loads(file.read_text()) for file in (shared / "cells").glob("baseline-small-0-*.json")]
+    (record,) = [each for each in found if each["data"]["name"] == "imagenet"]
     top1, top5 = (f.values[0] for f in result.found if f.line.label == "baseline")
     assert (top1, top5) == (record["error"], record["error_top5"])
     assert top5 < top1
@@ -214,7 +230,8 @@ def test_only_some_lines(tmp_path):
     run = {found.line.network for found in result.found if found.values}
     assert run == {"wrn-40-2"}
     assert sum(found.remark.endswith("not asked for") for found in result.found) == 20  # they may have been run before
-    assert "0 not at all. 20 more were not asked for (--only)" in to_markdown(result)
+    assert "20 more were not asked for: --table-only without --only shows them, too." in to_markdown(result)
+    assert "Ours: one run for every number; runs on " in caption(result)
     with pytest.raises(ConfigError, match="no line of cifar10 that can be run has 'wrn' and 'PBA'"):
         quick("cifar10", tmp_path, only=["wrn", "PBA"])
 
@@ -317,6 +334,22 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
     assert to_dict(other)["lines"][0]["comparable"] is False
 
 
+def test_nothing_is_said_of_trainings_and_searches_that_were_not_made(source, tmp_path):
+    given = {"seeds": 1, "device": "cpu", "table_only": True, "say": str}
+    page = to_markdown(reproduce("svhn", tmp_path / "out", sources={"svhn": source}, **given))
+    page += to_markdown(reproduce("imagenet", tmp_path / "out", sources={"imagenet": source}, **given))
+    assert "trained on" not in page
+    assert "searched on" not in page
+    assert "stands in" not in page
+
+
+def test_a_search_on_fewer_classes_is_said(source, tmp_path, short_searches):
+    result = reproduce(
+        "gpu-hours", tmp_path / "out", seeds=1, only=["imagenet"], sources={"imagenet": source}, device="cpu", say=str
+    )
+    assert "- Imagenet: searched on 10 classes, not on 120." in to_markdown(result)
+
+
 def test_a_file_with_as_many_images_is_said(source, tmp_path, monkeypatch):
     """Nobody knows whether they are the same ones."""
     real = engine.find_recipe
@@ -361,15 +394,18 @@ def test_a_search_on_fewer_images_is_said(source, tmp_path, short_searches):
     assert wanted.planned == 50_000
 
 
-def test_a_search_on_other_images_is_not_taken(source, tmp_path, short_searches):
-    given = {"only": ["cifar10"], "sources": {"cifar10": source}, "seeds": 1, "device": "cpu", "jobs": 1, "say": str}
-    first = reproduce("gpu-hours", tmp_path / "out", **given)
-    again = reproduce("gpu-hours", tmp_path / "out", **given)
+def test_a_search_is_found_by_its_images_wherever_they_lie(source, tmp_path, short_searches):
+    given = {"only": ["cifar10"], "seeds": 1, "device": "cpu", "jobs": 1, "say": str}
+    first = reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
+    moved = Path(source).rename(tmp_path / "elsewhere.npz")
+    again = reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": str(moved)}, table_only=True, **given)
     assert [found.values for found in again.found] == [found.values for found in first.found]
     train = load(None, subset=50, size=8)
     np.savez(source, x_train=train.images.numpy(), y_train=train.labels.numpy())
-    with pytest.raises(ConfigError, match=r"cifar10-4000-.* was made on other images than .*small.npz has now"):
-        reproduce("gpu-hours", tmp_path / "out", **given)
+    other = reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, table_only=True, **given)
+    assert not any(found.values for found in other.found)
+    reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
+    assert len(list((tmp_path / "out" / "searches").iterdir())) == 2
 
 
 def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
@@ -426,6 +462,7 @@ def test_numbers_with_n_and_interval():
         "- Something differs.",
     ]
     assert "runs on a device. " in lines[0]
+    assert "| 18.60 ± 6.67 | 2 |" in to_markdown(made("sub-policies", [19.12, 18.07]))  # 18.595, in binary a bit less
     hours = to_markdown(made("gpu-hours", [], [], [], [0.0123]))
     assert "| cifar10 | - | Faster AA | 0.23 | 0.012 | 1 |  |" in hours.splitlines()
 

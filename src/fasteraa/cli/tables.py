@@ -32,7 +32,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
     table = Table(title=title)
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")  # not cut: a path that is too long goes on in the next line
     for row in rows:
         table.add_row(*row)
     console = Console()

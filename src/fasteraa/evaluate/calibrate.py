@@ -42,7 +42,16 @@ from fasteraa.evaluate.effects import Effects
 from fasteraa.evaluate.experiment import cells_of_experiment, read_experiment
 from fasteraa.evaluate.plan import Plan, read_plan
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.verdict import CREDIT, Calibration, Trial, better_half, choose, first_ones, trainings
+from fasteraa.evaluate.verdict import (
+    CREDIT,
+    Calibration,
+    Trial,
+    better_half,
+    choose,
+    epochs_in_words,
+    first_ones,
+    trainings,
+)
 from fasteraa.ops import select
 from fasteraa.search.folder import named_trouble
 from fasteraa.search.run import find_device
@@ -244,7 +253,7 @@ def _experiment(
     assert plan.experiment is not None
     shortened = _shortened(recipe, plan.experiment.epochs)
     runs = cells_of_experiment(arenas, ops, shortened, plan.experiment.runs, seed)
-    what = f"{len(runs)} trainings of {shortened.epochs} epochs of {shortened.network}"
+    what = f"{len(runs)} trainings of {epochs_in_words(shortened.epochs)} of {shortened.network}"
     taken = _trained(runs, plan.image_seconds, train, lambda: say(f"calibrating: which operations help? {what}"))
     if plan.experiment.seconds is None:
         plan.experiment = replace(plan.experiment, seconds=taken)
@@ -317,7 +326,7 @@ def _one_round(
 ) -> float:
     runs = [(arena, cell) for arena, cells in heats for cell in cells]
     recipe = runs[0][1].recipe
-    each = f"{trainings(len(heats))} of {recipe.epochs} epochs of {recipe.network}"
+    each = f"{trainings(len(heats))} of {epochs_in_words(recipe.epochs)} of {recipe.network}"
     what = f"calibrating, round {number}: {len(heats[0][1])} candidates, {each}"
     return _trained(runs, image_seconds, train, lambda: say(what))
 

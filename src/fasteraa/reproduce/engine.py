@@ -33,6 +33,7 @@ from fasteraa.search.run import SearchResult, find_device, search
 
 RUNS = 3  # of every number, as in the paper
 Say = Callable[[str], None]
+Part = tuple[str, int | None, int | None, int | None]  # of a named set: images, classes, size
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,9 @@ class _Made:
             )
         self.values: dict[int, dict[int, float]] = {}  # place in the table -> seed -> measured
         self.troubles: dict[str, str] = {}  # data set -> why it is not there
+        self.fingerprints: dict[Part, str | None] = {}  # of what is searched on; None where it is not there
         self.failed: list[str] = []  # searches that came to nothing
-        self.unlike: dict[str, list[str]] = {}  # data set -> in what the images trained on differ from the table's
+        self.unlike: dict[str, list[tuple[str, str]]] = {}  # data set -> what there is, what was planned
         self.remarks: list[str] = []
         self.devices: set[str] = set()
 
@@ -157,23 +159,10 @@ class _Made:
     # --- searches --------------------------------------------------------------------------------------------------
 
     def _search(self, wanted: Search) -> None:
-        found = {seed: self._policy(wanted, seed) for seed in range(self.setting.seeds)}
-        missing = [seed for seed, policy in found.items() if policy is None]
-        # a file may be another one than it was; to read a folder of a million images again would take too long
-        complete = not missing and not Path(self.setting.source(wanted.source)).is_file()
-        if complete or wanted.source in self.troubles:
+        missing = sorted(set(range(self.setting.seeds)) - self._policies(wanted).keys())
+        if not missing or self._fingerprint(wanted) is None:
             return
-        try:
-            data = self._images(wanted)
-        except DataError as error:
-            self.troubles[wanted.source] = str(error)
-            return
-        for seed, policy in found.items():
-            if policy is not None and policy.provenance["data"].get("fingerprint") != data.fingerprint:
-                raise ConfigError(
-                    f"the search {str(self._folder(wanted, seed))!r} was made on other images than "
-                    f"{self.setting.source(wanted.source)} has now: take another --out, or remove it"
-                )
+        data = self._images(wanted)
         for seed in missing:
             if time.time() < self.setting.until:
                 try:
@@ -186,6 +175,7 @@ class _Made:
 
     def _search_once(self, wanted: Search, data: ImageSet, seed: int) -> None:
         folder = self._folder(wanted, seed)
+        before = self._read(folder / "policy.json")
         left = (self.setting.until - time.time()) / 60
         try:
             result = search(
@@ -202,11 +192,18 @@ class _Made:
                 "go on",
                 error.signal,
             ) from error
-        seconds = result.policy.provenance["seconds"]
-        how = "found" if result.finished else "time is up, not finished"
-        self.setting.say(f"search on {len(data)} images of {wanted.source}, seed {seed}: {how} ({seconds:.0f} s)")
+        if before is None:
+            self._say_found(wanted, seed, result)
         if wanted.calibrate and result.finished and time.time() < self.setting.until:
             self._calibrate(wanted, result, seed)
+
+    def _say_found(self, wanted: Search, seed: int, result: SearchResult) -> None:
+        config, seconds = self._config(wanted, seed), result.policy.provenance["seconds"]
+        how = "found" if result.finished else "time is up, not finished"
+        self.setting.say(
+            f"search on {len(result.data)} images of {wanted.source}, {config.objective}, L = {config.sub_policies}, "
+            f"K = {config.operation_count}, seed {seed}: {how} ({seconds:.0f} s)"
+        )
 
     def _calibrate(self, wanted: Search, result: SearchResult, seed: int) -> None:
         """As `fasteraa search` ends; the search itself is shared with lines that do without."""
@@ -233,14 +230,20 @@ class _Made:
         return make_config(quick_search(settings) if self.setting.quick else settings)
 
     def _folder(self, wanted: Search, seed: int) -> Path:
-        """By everything that decides what is found, so that tables share their searches."""
-        config = to_settings(self._config(wanted, seed))
-        parts = [self.setting.source(wanted.source), wanted.images, wanted.classes, wanted.size, config]
-        key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
-        size = f"L{config['sub_policies']}-K{config['operation_count']}"
-        objective = "" if config["objective"] == "paper" else f"{config['objective']}-"
-        name = f"{wanted.source}-{wanted.images or 'all'}-{objective}{size}-{seed}-{key}"
-        return self.setting.out / "searches" / name
+        fingerprint = self._fingerprint(wanted)
+        assert fingerprint is not None, "nothing is searched or found without images"
+        return self.setting.out / "searches" / search_name(wanted, self._config(wanted, seed), fingerprint)
+
+    def _fingerprint(self, wanted: Search) -> str | None:
+        """Of its images, which are read for it once; None if they are not there."""
+        part = (wanted.source, wanted.images, wanted.classes, wanted.size)
+        if part not in self.fingerprints:
+            try:
+                self.fingerprints[part] = self._images(wanted).fingerprint
+            except DataError as error:
+                self.troubles[wanted.source] = str(error)
+                self.fingerprints[part] = None
+        return self.fingerprints[part]
 
     def _images(self, wanted: Search) -> ImageSet:
         source = self.setting.known_source(wanted.source)
@@ -250,11 +253,13 @@ class _Made:
         return load(source, subset=images, classes=classes, size=size, data_root=self.setting.data_root)
 
     def _policy(self, wanted: Search, seed: int) -> Policy | None:
-        file = self._file(wanted, seed)
-        if not file.exists():
-            return None
-        policy = Policy.load(file)
-        return policy if policy.provenance.get("finished") else None
+        return self._read(self._file(wanted, seed))
+
+    @staticmethod
+    def _read(file: Path) -> Policy | None:
+        """A policy that was searched to the end."""
+        policy = Policy.load(file) if file.exists() else None
+        return policy if policy is not None and policy.provenance.get("finished") else None
 
     def _file(self, wanted: Search, seed: int) -> Path:
         return self._folder(wanted, seed) / ("calibrated.json" if wanted.calibrate else "policy.json")
@@ -266,6 +271,8 @@ class _Made:
             return {seed: named("random", seed=seed) for seed in seeds}
         if isinstance(policy, str):
             return dict.fromkeys(seeds, named(policy))
+        if self._fingerprint(policy) is None:
+            return {}
         found = {seed: self._policy(policy, seed) for seed in seeds}
         return {seed: _kept(each, policy.keep, seed) for seed, each in found.items() if each is not None}
 
@@ -289,17 +296,18 @@ class _Made:
                     self._remark(f"a run diverged, {data}, {cells[place][seed].label}, seed {seed}: {why}")
             self.values[place] = {seed: float(record[line.measure]) for seed, record in records.items()}
             self.devices |= {f"runs on {record.get('device', 'unknown device')}" for record in records.values()}
+        if any(self.values[place] for place in lines):
+            self._say_on_what(data, arena)
 
     def _cells(self, line: Line) -> dict[int, Cell]:
         assert line.policy is not None
-        recipe, label = self.setting.recipe(line), f"{line.label} {line.network}"
+        recipe = self.setting.recipe(line)
+        label = f"{line.label} {recipe.network}"
         return {seed: make_cell(label, policy, recipe, seed) for seed, policy in self._policies(line.policy).items()}
 
     def _arena(self, data: str) -> Arena:
         known, source = DATA[data], self.setting.known_source(DATA[data].source)
         split = known.split if source == known.source else "train"
-        if split != known.split:
-            self._remark(f"{source} stands in for {known.source} with its split train, not {known.split}")
         arena = open_arena(
             source,
             self.setting.out,
@@ -310,23 +318,27 @@ class _Made:
             subset=self._at_most(self.setting.subset or known.subset, known.source, split),
         )
         if not self.setting.quick:
-            self._note_differences(data, arena, source)
+            self.unlike[data] = self._differences_of(data, arena)
+        return arena
+
+    def _differences_of(self, data: str, arena: Arena) -> list[tuple[str, str]]:
+        """What there is and what was planned, where they differ, as far as numbers of images and classes tell."""
+        known = DATA[data]
+        images = known.images or ("all" if self.setting.subset else None)
+        counts = (("images", len(arena.data), images), ("classes", len(arena.data.classes), known.classes))
+        return [(f"{count} {what}", f"{planned}") for what, count, planned in counts if planned not in (None, count)]
+
+    def _say_on_what(self, data: str, arena: Arena) -> None:
+        """What is to be said of the images that were trained on."""
+        known, source = DATA[data], self.setting.source(DATA[data].source)
+        if source != known.source and known.split != "train":
+            self._remark(f"{source} stands in for {known.source} with its split train, not {known.split}")
+        for there, planned in self.unlike.get(data, []):
+            self._remark(f"{data}: trained on {there} of {source}, not on {planned}")
         if arena.share:
             self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
         for each in arena.broken:
             self._remark(f"left out, could not be read: {each}")
-        return arena
-
-    def _note_differences(self, data: str, arena: Arena, source: str) -> None:
-        """Are these the images that the table is about, as far as their number tells?"""
-        known = DATA[data]
-        images = known.images or ("all" if self.setting.subset else None)
-        self.unlike[data] = []
-        counts = (("images", len(arena.data), images), ("classes", len(arena.data.classes), known.classes))
-        for what, count, planned in counts:
-            if planned not in (None, count):
-                self.unlike[data].append(f"trained on {count} {what}, not on {planned}")
-                self._remark(f"{data}: trained on {count} {what} of {source}, not on {planned}")
 
     def _at_most(self, images: int | None, name: str, split: str) -> int | None:
         """So many images, or None where a source that stands in has no more than that."""
@@ -343,8 +355,6 @@ class _Made:
         if source == wanted.source or wanted.classes is None:
             return wanted.classes
         have = len(open_source(source, self.setting.data_root).listing("train").classes)
-        if have < wanted.classes and not self.setting.quick:
-            self._remark(f"{source} stands in for {wanted.source}; searched on {have} classes, not {wanted.classes}")
         return wanted.classes if have > wanted.classes else None
 
     def _remark(self, text: str) -> None:
@@ -390,23 +400,43 @@ class _Made:
         differences = self._differences(line)
         if values and line.paper is not None:
             words += differences
-        return Found(line, values, "; ".join(words), asked_for, not differences)
+        return Found(line, values, "; ".join(words), asked_for, not differences, self._stand_in(line))
+
+    def _stand_in(self, line: Line) -> str:
+        trained = self.setting.recipe(line).network if line.recipe and line.policy is not None else line.network
+        return "" if trained == line.network else trained
 
     def _differences(self, line: Line) -> list[str]:
         """What makes our number of a line one of something else than the paper's."""
         searched = self._searched_otherwise(line.policy) if isinstance(line.policy, Search) else []
-        return [*(self.unlike.get(line.data, []) if line.recipe else []), *searched]
+        unlike = self.unlike.get(line.data, []) if line.recipe else []
+        return [*(f"trained on {there}, not on {planned}" for there, planned in unlike), *searched]
 
     def _searched_otherwise(self, wanted: Search) -> list[str]:
-        if self.setting.quick or wanted.planned is None:
+        if self.setting.quick:
             return []
-        found = {policy.provenance["data"]["images"] for policy in self._policies(wanted).values()}
-        return [f"searched on {images} images, not on {wanted.planned}" for images in sorted(found - {wanted.planned})]
+        found = [policy.provenance["data"] for policy in self._policies(wanted).values()]
+        counts = (("images", wanted.planned), ("classes", wanted.classes))
+        return [
+            f"searched on {count} {what}, not on {planned}"
+            for what, planned in counts
+            for count in sorted({data[what] for data in found} - {planned})
+            if planned is not None
+        ]
 
     def _say_what_stands_in(self, name: str) -> None:
         source = self.setting.source(name)
         if source != name and not self.setting.quick:
             self._remark(f"the images of {name} are those of {source}")
+
+
+def search_name(wanted: Search, config: SearchConfig, fingerprint: str) -> str:
+    """The folder of a search. Its key is what decides what is found, so tables share searches, wherever images lie."""
+    settings = to_settings(config)
+    key = hashlib.sha256(json.dumps([fingerprint, settings], sort_keys=True).encode()).hexdigest()[:12]
+    objective = "" if config.objective == "paper" else f"{config.objective}-"
+    size = f"L{config.sub_policies}-K{config.operation_count}"
+    return f"{wanted.source}-{wanted.images or 'all'}-{objective}{size}-{config.seed}-{key}"
 
 
 def _with(lines: Mapping[int, Line], part: str) -> dict[int, Line]:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from decimal import ROUND_HALF_UP, Decimal
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def cells(found: Found) -> list[str]:
     ours = found.ours
     return [
         line.data,
-        line.network or "-",
+        found.network or "-",
         label,
         "-" if line.paper is None else f"{line.paper:g}",
         "-" if ours is None else _with_interval(ours),
@@ -59,8 +60,10 @@ def _with_interval(ours: Estimate) -> str:
 
 
 def _number(value: float) -> str:
-    """Two digits after the point; small ones (hours) by their first two digits."""
-    return f"{value:.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:.2g}"
+    """Two digits after the point, a five rounded up as people do; small ones (hours) by their first two digits."""
+    if 0 < abs(value) < 0.1:
+        return f"{value:.2g}"
+    return str(Decimal(repr(round(value, 9))).quantize(Decimal("0.01"), ROUND_HALF_UP))
 
 
 def caption(result: Reproduction) -> str:
@@ -70,10 +73,12 @@ def caption(result: Reproduction) -> str:
             "QUICK: a few tiny images of the embedded sample, one epoch of a small network. It shows that the recipe "
             "runs; its numbers mean nothing beside the paper's."
         )
-    words.append(
-        f"Ours: mean over seeds and its 95% interval (Student), {result.runs} planned for every number"
-        + ("." if not result.devices else f"; {', '.join(result.devices)}.")
+    planned = (
+        "one run for every number"
+        if result.runs == 1
+        else f"mean over seeds and its 95% interval (Student), {result.runs} runs planned for every number"
     )
+    words.append("; ".join([f"Ours: {planned}", *([", ".join(result.devices)] if result.devices else [])]) + ".")
     if result.table.unit.startswith("error"):
         words.append("Errors are those after the last epoch on the test images, where nothing else is said.")
     if result.table.ranked:
@@ -96,7 +101,7 @@ def summary(result: Reproduction) -> str:
         f"{full} of {len(ours)} numbers were measured in full, {some} in part, {len(ours) - full - some} not at all."
     )
     if len(ours) < len(can_be_run):
-        words += f" {len(can_be_run) - len(ours)} more were not asked for (--only): --table-only shows what is there."
+        words += f" {len(can_be_run) - len(ours)} more were not asked for: --table-only without --only shows them, too."
     untouched = dict.fromkeys(found.line.data for found in ours)
     for found in ours:
         if found.values:
@@ -145,6 +150,7 @@ def _line(found: Found) -> dict[str, Any]:
     return {
         "data": line.data,
         "recipe": line.recipe,
+        "network": found.stand_in or line.network,
         "label": line.label,
         "measure": line.measure,
         "policy": described,
@@ -238,7 +244,7 @@ def _dots(result: Reproduction, shown: Sequence[Found]) -> str:
         marks, height = [], _TOP
         for data in dict.fromkeys(found.line.data for found in shown):
             here = sorted((found for found in shown if found.line.data == data), key=_middle)
-            title = escape(f"{data}, {here[0].line.network}")
+            title = escape(f"{data}, {here[0].network}")
             marks.append(f'<text class="name title" x="{_LEFT - 10}" y="{height + 16}">{title}</text>')
             more, height = _panel([(found.line.label, found) for found in here], height + _LINE)
             marks += more

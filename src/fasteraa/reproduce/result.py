@@ -18,11 +18,17 @@ class Found:
     remark: str  # why there is no number of ours, or fewer than planned
     asked_for: bool = True  # False where `only` left it out: it may have been run before
     comparable: bool = True  # False where ours was trained on fewer images, or others, than the paper's
+    stand_in: str = ""  # the network that made our number, where it is another than the line's
 
     @property
     def ours(self) -> Estimate | None:
         """The mean over seeds with its interval; None if nothing was measured."""
         return estimate(list(self.values.values())) if self.values else None
+
+    @property
+    def network(self) -> str:
+        """That of the line, and of our number."""
+        return f"{self.line.network} (ours: {self.stand_in})" if self.stand_in else self.line.network
 
 
 @dataclass(frozen=True)
