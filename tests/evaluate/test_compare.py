@@ -13,7 +13,7 @@ from PIL import Image
 from fasteraa.data import ImageSet, load
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Source
-from fasteraa.errors import ConfigError, DataError, PolicyError, RunError, Stopped
+from fasteraa.errors import ConfigError, DataError, OutOfTime, PolicyError, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, _test_listing, open_arena
 from fasteraa.evaluate.compare import (
     Contender,
@@ -24,6 +24,7 @@ from fasteraa.evaluate.compare import (
     make_cell,
     parse_contenders,
     read_cell,
+    run_cell,
     run_cells,
     tabulate,
 )
@@ -188,6 +189,16 @@ def test_a_cell_under_another_label_is_the_same_cell(arena, quick, calls):
     assert said[0].startswith("1/1 none, seed 0")
     contenders = parse_contenders("other=uniform", 1)
     assert tabulate(arena, contenders, quick, [0]).rows[0].label == "other"
+
+
+def test_a_run_that_was_begun_under_another_label_goes_on(arena, quick):
+    (begun,), (again,) = (cells(arena, replace(quick, epochs=2), name, 1) for name in ("uniform", "other=uniform"))
+    moments = iter([math.inf, 0.0])  # time is up after the first epoch
+    with pytest.raises(OutOfTime):
+        run_cell(arena, begun, until=lambda: next(moments))
+    assert len(list((arena.folder / "cells").glob("uniform-0-*.pt"))) == 1
+    run_cells(arena, [again], 1, str)
+    assert [file.name[:10] for file in (arena.folder / "cells").iterdir()] == ["uniform-0-"]
 
 
 def test_other_seed_recipe_policy_or_data_is_another_cell(arena, quick, data, held_out):
@@ -532,3 +543,13 @@ def test_what_shares_a_gpu_is_alike(arena, quick, monkeypatch):
     mixed = [cell for pair in zip(cells(arena, quick, policies="none", seeds=3), longer, strict=True) for cell in pair]
     assert run_cells(arena, mixed, jobs=2, say=str)
     assert groups == [[("none", 0), ("none", 1)], [("none", 2)], [("uniform", 0), ("uniform", 1)], [("uniform", 2)]]
+
+
+def test_what_was_begun_goes_on_with_what_stands_at_the_same_epoch(arena, quick, monkeypatch):
+    """A policy that is new in the table, or another number of jobs, must not cost what was trained before."""
+    groups, wanted = on_a_gpu(monkeypatch, 2**40), cells(arena, replace(quick, epochs=7), seeds=2)
+    for cell, epoch in zip(wanted, (3, 0, 5, 3), strict=True):
+        if epoch:
+            torch.save({"epoch": epoch}, cell.file(arena.folder, arena.data, arena.held_out).with_suffix(".pt"))
+    assert run_cells(arena, wanted, say=str)
+    assert groups == [[("none", 0), ("uniform", 1)], [("uniform", 0)], [("none", 1)]]

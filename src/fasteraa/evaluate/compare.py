@@ -22,7 +22,7 @@ from fasteraa.evaluate.arena import Arena, open_arena
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
-from fasteraa.evaluate.trainer import Diverged, Job, Trained, Until, save_network, train_together
+from fasteraa.evaluate.trainer import Diverged, Job, Trained, Until, epochs_done, save_network, train_together
 from fasteraa.evaluate.workers import Workers
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
@@ -83,11 +83,11 @@ class Cell:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def file(self, folder: Path, data: Images, held_out: Images) -> Path:
-        """The name is for people; the key decides, so a cell that is there under another label is that one."""
-        key = self.key(data, held_out)
-        found = sorted((folder / "cells").glob(f"*-{key}.json"))
+        """The name is for people; the key decides: one that is there, or was begun, under another label is that one."""
+        cells, key = folder / "cells", self.key(data, held_out)
+        found = sorted(cells.glob(f"*-{key}.json")) or sorted(cells.glob(f"*-{key}.pt"))
         name = re.sub(r"[^\w.-]+", "-", self.label).strip("-")[:60]
-        return found[0] if found else folder / "cells" / f"{name}-{self.seed}-{key}.json"
+        return found[0].with_suffix(".json") if found else cells / f"{name}-{self.seed}-{key}.json"
 
 
 @dataclass(frozen=True)
@@ -270,16 +270,20 @@ def _results(
             yield from workers.results(arena, cells)
         return
     fuse = _pays(arena, cells) if fuse is None else fuse
-    for group in _groups(cells, jobs):
+    for group in _groups(arena, cells, jobs):
         with suppress(OutOfTime):
             yield from zip(group, run_group(arena, group, until=lambda: until, fuse=fuse), strict=True)
 
 
-def _groups(cells: Sequence[Cell], jobs: int) -> Iterator[list[Cell]]:
-    """So many at once, in their order; what shares a graph has the same network and as many steps of the same size."""
-    alike: dict[tuple[str, int, int], list[Cell]] = {}
+def _groups(arena: Arena, cells: Sequence[Cell], jobs: int) -> Iterator[list[Cell]]:
+    """So many at once, in their order.
+
+    What shares a graph has the same network and as many steps of the same size, and as many of them behind it.
+    """
+    alike: dict[tuple[str, int, int, int], list[Cell]] = {}
     for cell in cells:
-        alike.setdefault((cell.recipe.network, cell.recipe.epochs, cell.recipe.batch_size), []).append(cell)
+        done = epochs_done(_checkpoint(arena, cell))
+        alike.setdefault((cell.recipe.network, cell.recipe.epochs, cell.recipe.batch_size, done), []).append(cell)
     for kind in alike.values():
         yield from (kind[first : first + jobs] for first in range(0, len(kind), jobs))
 
@@ -321,7 +325,7 @@ def run_group(
     if until is not None and time.time() > until():
         raise OutOfTime("time was up before the run began")
     paths = [cell.file(arena.folder, arena.data, arena.held_out) for cell in cells]
-    jobs = [Job(c.policy, c.recipe, c.seed, path.with_suffix(".pt")) for c, path in zip(cells, paths, strict=True)]
+    jobs = [Job(cell.policy, cell.recipe, cell.seed, _checkpoint(arena, cell)) for cell in cells]
     try:
         found = train_together(arena.data, arena.held_out, jobs, device=arena.device, fuse=fuse, until=until)
     except OutOfTime:
@@ -336,6 +340,10 @@ def run_group(
         if not path.exists():
             RunFolder(path.parent).write(path, json.dumps(record, indent=1) + "\n")
     return records
+
+
+def _checkpoint(arena: Arena, cell: Cell) -> Path:
+    return cell.file(arena.folder, arena.data, arena.held_out).with_suffix(".pt")
 
 
 def _record(cell: Cell, trained: Trained | Diverged) -> dict[str, Any]:

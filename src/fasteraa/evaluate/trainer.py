@@ -224,10 +224,14 @@ class Group:
                 member.save(path, self.epoch, self.seconds)
 
     def _load(self, checkpoints: Sequence[Path | None]) -> None:
-        """Go on where all members stand; if they do not stand at the same epoch, all begin anew."""
+        """Go on where all members stand."""
         states = [_read(path, self.device) for path in checkpoints]
-        if len({None if state is None else state.get("epoch") for state in states}) > 1:
-            return
+        stand = [_epoch_of(state) for state in states]
+        if len(set(stand)) > 1:
+            raise RunError(
+                f"runs that were begun can be trained together only from the same epoch on, these have {stand} behind "
+                "them: train them apart"
+            )
         for member, path, state in zip(self.members, checkpoints, states, strict=True):
             if state is not None:
                 try:
@@ -308,12 +312,21 @@ class Training:
         return [*self.network.state_dict().values(), *momenta]
 
 
-def _read(path: Path | None, device: torch.device) -> dict[str, Any] | None:
+def epochs_done(checkpoint: Path) -> int:
+    """How many a run has behind it, by its checkpoint; 0 without one. Weights are not read."""
+    return _epoch_of(_read(checkpoint, torch.device("cpu"), mmap=True))
+
+
+def _epoch_of(state: dict[str, Any] | None) -> int:
+    return 0 if state is None else int(state.get("epoch", 0))
+
+
+def _read(path: Path | None, device: torch.device, mmap: bool = False) -> dict[str, Any] | None:
     """Tensors and plain values alone: nothing in the file is executed."""
     if path is None or not path.exists():
         return None
     try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
     except Exception as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise RunError(f"the checkpoint {str(path)!r} could not be read ({reason}): remove it to start anew") from error
