@@ -108,11 +108,21 @@ def test_policies_from_text(tmp_path):
     assert found[3].policy(1) == named("random", seed=4)
 
 
-def test_random_is_a_new_policy_for_every_seed(quick):
-    (contender,) = parse_contenders("random", 3)
+@pytest.mark.parametrize(("text", "label"), [("random", "random"), ("Random", "random"), ("mine=random", "mine")])
+def test_random_is_a_new_policy_for_every_seed(quick, text, label):
+    (contender,) = parse_contenders(text, 3)
+    assert contender.label == label
     hashes = [cell.policy.hash for cell in cells_of([contender], quick, range(3))]
-    assert len(set(hashes)) == 3
-    assert hashes[2] == named("random", seed=2).hash
+    assert hashes == [named("random", seed=seed).hash for seed in range(3)]
+
+
+def test_random_among_others_is_new_in_every_run_that_takes_it():
+    (contender,) = parse_contenders("mixed=uniform+random", 4)
+    assert contender.policies == (
+        named("uniform"), named("random", seed=1), named("uniform"), named("random", seed=3),
+    )  # fmt: skip
+    with pytest.raises(PolicyError, match="no known policy of that name: 'nothing'"):
+        parse_contenders("mixed=random+nothing", 1)
 
 
 def test_a_yardstick_is_found_however_it_is_spelt():

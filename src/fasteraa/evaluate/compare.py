@@ -152,13 +152,23 @@ def _parts(text: str) -> list[str]:
 def _contender(text: str, seeds: int) -> Contender:
     label, equals, paths = text.partition("=")
     if equals and "(" not in label and not Path(text).exists():
-        found = Contender(label.strip(), tuple(find_policy(path.strip()) for path in paths.split("+")))
+        found = Contender(label.strip(), _policies([path.strip() for path in paths.split("+")], seeds))
         _check_label(found, text)
         return found
-    if text.lower() == "random":  # a new one for every seed: one alone says little about the rest
-        return Contender("random", tuple(named("random", seed=seed) for seed in range(seeds)))
-    policy = find_policy(text)
-    return Contender(policy.name if policy.name == text.lower() else text, (policy,))  # a name has one spelling
+    policies, name = _policies([text], seeds), text.lower()
+    return Contender(name if name in ("random", policies[0].name) else text, policies)  # a name has one spelling
+
+
+def _policies(names: Sequence[str], seeds: int) -> tuple[Policy, ...]:
+    """Of the runs, in their order. `random` is a new one for every run: one alone says little about the rest."""
+    if not any(map(_is_random, names)):
+        return tuple(map(find_policy, names))
+    runs = [(number, names[number % len(names)]) for number in range(max(seeds, len(names)))]
+    return tuple(named("random", seed=number) if _is_random(name) else find_policy(name) for number, name in runs)
+
+
+def _is_random(name: str) -> bool:
+    return name.lower() == "random"
 
 
 def _check_label(contender: Contender, text: str) -> None:
