@@ -521,6 +521,7 @@ def test_compare_from_python(tmp_path, quick, data):
     early = compare(data, "none,uniform", out=tmp_path, seeds=2, recipe=quick, jobs=1, max_minutes=0, say=said.append)
     assert early.missing == 2
     assert [row.label for row in early.rows] == ["none"]
+    assert (early.absent, early.missing_seeds) == (("uniform",), {"uniform": (0, 1)})
 
 
 def on_a_gpu(monkeypatch, free):

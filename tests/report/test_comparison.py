@@ -88,6 +88,16 @@ def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
     assert read_comparison(tmp_path / "comparison.json") == comparison
 
 
+def test_runs_and_policies_that_are_missing_are_named(comparison, tmp_path):
+    early = replace(comparison, missing=3, missing_seeds={"none": (3,), "late": (0, 2)}, absent=("late",))
+    assert " 3 runs are missing: none, seed 3; late, seeds 0, 2." in to_markdown(early)
+    assert "| late | - | 0 | - | - | - | - |" in to_markdown(early)
+    publish(early, tmp_path)
+    assert read_comparison(tmp_path / "comparison.json") == early
+    old = replace(early, missing_seeds={}, absent=())  # as older versions wrote it
+    assert " 3 runs are missing. " in sentence(old) + " "
+
+
 def test_markdown(comparison):
     text = to_markdown(replace(comparison, missing=2, rows=(*comparison.rows, row("a|b", [1.0]))))
     lines = [line for line in text.splitlines() if line.startswith("|")]

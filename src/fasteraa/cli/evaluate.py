@@ -167,9 +167,9 @@ def _track(comparison: Comparison, seeds: Sequence[int], tracking: Tracking) -> 
 
 def _print(comparison: Any) -> None:
     from fasteraa.cli.tables import print_table
-    from fasteraa.report.comparison import COLUMNS, caption, cells, sentence
+    from fasteraa.report.comparison import COLUMNS, caption, sentence, table_rows
 
-    print_table("Errors", COLUMNS, [cells(row) for row in comparison.rows])
+    print_table("Errors", COLUMNS, table_rows(comparison))
     typer.echo(f"{caption(comparison)}\n{sentence(comparison)}")
 
 

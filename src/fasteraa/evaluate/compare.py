@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,8 @@ class Comparison:
     missing: int  # cells that have not been run
     diverged: tuple[str, ...] = ()  # cells that came to nothing, and why
     seen: tuple[str, ...] = ()  # rows whose policy was found on images that errors are measured on
+    missing_seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label -> seeds that have not been run
+    absent: tuple[str, ...] = ()  # labels without a row: none of their runs came to an error
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `comparison.json` holds them."""
@@ -398,11 +400,12 @@ def why_diverged(record: Mapping[str, Any]) -> str | None:
 def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequence[int]) -> Comparison:
     """From the cells that are there; differences are paired by seed, over the seeds that both have."""
     records: dict[str, dict[int, dict[str, Any]]] = {contender.label: {} for contender in contenders}
-    missing, diverged = 0, []
+    missing: dict[str, tuple[int, ...]] = {}
+    diverged = []
     for cell in cells_of(contenders, recipe, seeds):
         record = read_cell(arena, cell)
         if record is None:
-            missing += 1
+            missing[cell.label] = (*missing.get(cell.label, ()), cell.seed)
         elif why := why_diverged(record):
             diverged.append(f"{cell.label}, seed {cell.seed} ({why})")
         else:
@@ -418,9 +421,11 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
         recipe,
         ", ".join(sorted(devices)) or arena.device_name,
         tuple(rows),
-        missing,
+        sum(map(len, missing.values())),
         tuple(diverged),
         tuple(each.label for each in contenders if records[each.label] and has_seen(each, arena)),
+        missing,
+        tuple(each.label for each in contenders if not records[each.label]),
     )
 
 

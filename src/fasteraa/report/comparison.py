@@ -21,7 +21,13 @@ from fasteraa.search.folder import RunFolder
 COLUMNS = ("policy", "error %", "n", *(f"against {name}" for name in YARDSTICKS), "search s", "training s")
 
 
-def cells(row: Row) -> list[str]:
+def table_rows(comparison: Comparison) -> list[list[str]]:
+    """Those with errors, then those without."""
+    nothing = ["-", "0", *("-" for _ in COLUMNS[3:])]
+    return [*map(_cells, comparison.rows), *([label, *nothing] for label in comparison.absent)]
+
+
+def _cells(row: Row) -> list[str]:
     return [
         row.label,
         interval(row.error),
@@ -50,7 +56,19 @@ def difference(found: Estimate | None, runs: int) -> str:
 def sentence(comparison: Comparison) -> str:
     """What the table says, whichever way it went, which runs its means are without, and whom to trust less."""
     lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
-    return _ranking(comparison) + lost + seen_words(comparison.seen)
+    return _ranking(comparison) + _missing_words(comparison) + lost + seen_words(comparison.seen)
+
+
+def _missing_words(comparison: Comparison) -> str:
+    if not comparison.missing:
+        return ""
+    count = "1 run is" if comparison.missing == 1 else f"{comparison.missing} runs are"
+    which = "; ".join(f"{label}, {_seeds_words(seeds)}" for label, seeds in comparison.missing_seeds.items())
+    return f" {count} missing{': ' if which else ''}{which}."
+
+
+def _seeds_words(seeds: Sequence[int]) -> str:
+    return ("seed " if len(seeds) == 1 else "seeds ") + ", ".join(map(str, seeds))
 
 
 def seen_words(labels: Sequence[str]) -> str:
@@ -97,10 +115,8 @@ def caption(comparison: Comparison) -> str:
 
 def to_markdown(comparison: Comparison) -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    lines += [markdown_row(cells(row)) for row in comparison.rows]
-    missing = "1 run is" if comparison.missing == 1 else f"{comparison.missing} runs are"
-    note = f"\n{missing} missing.\n" if comparison.missing else ""
-    return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n{note}\n{sentence(comparison)}\n"
+    lines += map(markdown_row, table_rows(comparison))
+    return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n\n{sentence(comparison)}\n"
 
 
 def markdown_row(parts: Sequence[str]) -> str:
@@ -131,8 +147,11 @@ def read_comparison(path: Path) -> Comparison:
         recipe = TrainRecipe(**content["recipe"])
         rows = tuple(_row(row) for row in content["rows"])
         facts = {name: kind(content[name]) for name, kind in _FACTS.items()}
-        diverged, seen = (tuple(map(str, content.get(name, ()))) for name in ("diverged", "seen"))
-        return Comparison(recipe=recipe, rows=rows, diverged=diverged, seen=seen, **facts)
+        diverged, seen, absent = (tuple(map(str, content.get(name, ()))) for name in ("diverged", "seen", "absent"))
+        missing = {str(k): tuple(map(int, seeds)) for k, seeds in content.get("missing_seeds", {}).items()}
+        return Comparison(
+            recipe=recipe, rows=rows, diverged=diverged, seen=seen, missing_seeds=missing, absent=absent, **facts
+        )
     except OSError as error:
         raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FasterAAError) as error:
