@@ -64,6 +64,14 @@ def test_all_with_the_lowest_error_are_named():
     assert text.startswith("Lowest error: a with 13.03 ± 3.59%, none with 13.03 ± 3.59%. Clearly")
 
 
+def test_the_lowest_error_is_that_of_the_seeds_that_all_have():
+    """The third seed is a hard one, which the worse policy has not met."""
+    hard, easy = row("good", [10.0, 11.0, 30.0]), row("lucky", [12.0, 13.0])
+    assert sentence(table(hard, easy)) == "Lowest error on what all have (seeds 0, 1): good with 10.50 ± 6.35%."
+    apart = replace(easy, errors={3: 12.0, 4: 13.0})
+    assert sentence(table(hard, apart)) == "No seed has a run of every policy: none is called the lowest."
+
+
 def test_the_sentence_tells_the_truth_either_way(comparison):
     text = sentence(comparison)
     assert text.startswith("Lowest error: good & <better> with 15.50 ± ")

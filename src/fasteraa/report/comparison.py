@@ -13,7 +13,7 @@ from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
 from fasteraa.evaluate.harm import OpHarm, SubPolicyHarm
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import Estimate, in_words
+from fasteraa.evaluate.statistics import Estimate, estimate, in_words
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.words import describe_sub_policy
 from fasteraa.search.folder import RunFolder
@@ -85,17 +85,28 @@ def _ranking(comparison: Comparison) -> str:
     if not comparison.rows:
         return "No run came to an error." if comparison.diverged else "No run has been made."
     ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
-    best = ranked[0]
     if len(ranked) == 1:
-        return f"{best.label}: {interval(best.error)}% errors."
-    lowest = [row for row in ranked if math.isclose(row.error.mean, best.error.mean)]
-    parts = [f"Lowest error: {', '.join(f'{row.label} with {interval(row.error)}%' for row in lowest)}."]
+        return f"{ranked[0].label}: {interval(ranked[0].error)}% errors."
+    parts = [_lowest(ranked)]
     for name in YARDSTICKS:
         ahead, behind = ([r.label for r in ranked if _clear(r, name, sign)] for sign in (-1, 1))
         if any(row.label == name for row in ranked):
             better, worse = (", ".join(labels) or "nobody" for labels in (ahead, behind))
             parts.append(f"Clearly better than {name} (p < 0.05): {better}; clearly worse: {worse}.")
     return " ".join(parts)
+
+
+def _lowest(rows: Sequence[Row]) -> str:
+    """By the seeds that all rows have: some seeds are harder than others."""
+    shared = sorted(set.intersection(*(set(row.errors) for row in rows)))
+    if not shared:
+        return "No seed has a run of every policy: none is called the lowest."
+    found = {row.label: estimate([row.errors[seed] for seed in shared]) for row in rows}
+    least = min(each.mean for each in found.values())
+    lowest = [f"{label} with {interval(each)}%" for label, each in found.items() if math.isclose(each.mean, least)]
+    uneven = any(len(row.errors) > len(shared) for row in rows)
+    where = f" on what all have ({_seeds_words(shared)})" if uneven else ""
+    return f"Lowest error{where}: {', '.join(lowest)}."
 
 
 def _clear(row: Row, yardstick: str, sign: int) -> bool:
