@@ -20,6 +20,8 @@ from fasteraa.search.folder import RunFolder
 
 COLUMNS = ("policy", "error %", "n", *(f"against {name}" for name in YARDSTICKS), "search s", "training s")
 
+_NO_RUNS = Estimate(math.nan, math.inf, 0)
+
 
 def table_rows(comparison: Comparison) -> list[list[str]]:
     """Those with errors, then those without."""
@@ -87,13 +89,19 @@ def _ranking(comparison: Comparison) -> str:
     ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
     if len(ranked) == 1:
         return f"{ranked[0].label}: {interval(ranked[0].error)}% errors."
-    parts = [_lowest(ranked)]
-    for name in YARDSTICKS:
-        ahead, behind = ([r.label for r in ranked if _clear(r, name, sign)] for sign in (-1, 1))
-        if any(row.label == name for row in ranked):
-            better, worse = (", ".join(labels) or "nobody" for labels in (ahead, behind))
-            parts.append(f"Clearly better than {name} (p < 0.05): {better}; clearly worse: {worse}.")
-    return " ".join(parts)
+    present = {row.label for row in ranked}
+    return " ".join([_lowest(ranked), *(_test(ranked, name) for name in YARDSTICKS if name in present)])
+
+
+def _test(ranked: Sequence[Row], yardstick: str) -> str:
+    others = [row for row in ranked if row.label != yardstick]
+    untested = [row.label for row in others if row.against.get(yardstick, _NO_RUNS).n < 2]
+    if len(untested) == len(others):
+        return f"No test against {yardstick}: that takes two seeds."
+    ahead, behind = ([row.label for row in others if _clear(row, yardstick, sign)] for sign in (-1, 1))
+    better, worse = (", ".join(labels) or "nobody" for labels in (ahead, behind))
+    rest = f"; not tested, that takes two seeds: {', '.join(untested)}" if untested else ""
+    return f"Clearly better than {yardstick} (p < 0.05): {better}; clearly worse: {worse}{rest}."
 
 
 def _lowest(rows: Sequence[Row]) -> str:
