@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fasteraa.evaluate import Comparison, Row, TrainRecipe
-from fasteraa.evaluate.harm import Drop, OpHarm, SubPolicyHarm
+from fasteraa.evaluate.harm import Drop, Harms, OpHarm, SubPolicyHarm
 from fasteraa.evaluate.statistics import estimate, paired
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import (
@@ -163,9 +163,12 @@ def test_files(comparison, tmp_path):
 
 def test_what_hurts_in_markdown():
     ops = [OpHarm("brightness", {0.5: Drop(3.25, 1.0), 1.0: Drop(9.0, 1.5)}), OpHarm("flip", {1.0: Drop(-0.1, 0.2)})]
-    text = harm_markdown(91.5, 400, ops, [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])])
-    lines = text.splitlines()
-    assert "Accuracy on 400 plain images: 91.50%." in lines[0]
+    subs = [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])]
+    harms = Harms(91.5, 400, "20% of the training images", False, ops, subs)
+    lines = harm_markdown(harms).splitlines()
+    assert "Accuracy on 400 plain images (20% of the training images): 91.50%." in lines[0]
+    assert "--held-out" not in lines[0]
+    assert "These are the test images: to choose" in harm_markdown(replace(harms, on_test_images=True))
     assert "| operation | at 0.5 | at 1 |" in lines
     assert "| brightness | +3.2 (±1.0) | +9.0 (±1.5) |" in lines
     assert "| flip |  | -0.1 (±0.2) |" in lines

@@ -176,7 +176,7 @@ def _print(comparison: Any) -> None:
 def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out: Path, until: float) -> str:
     """The network of `none` with seed 0, trained again only if its weights are not there."""
     from fasteraa.errors import OutOfTime
-    from fasteraa.evaluate.harm import harm_of_ops, harm_of_sub_policies
+    from fasteraa.evaluate.harm import Harms, harm_of_ops, harm_of_sub_policies
     from fasteraa.evaluate.judge import judge_of
     from fasteraa.ops import OPS
     from fasteraa.report.comparison import harm_markdown
@@ -189,7 +189,8 @@ def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out:
     ops = harm_of_ops(judge, list(OPS.values()))
     policies = [_first_of(each) for each in contenders]
     subs = [(policy, harm_of_sub_policies(judge, policy)) for policy in policies if len(policy.sub_policies) > 1]
-    text = harm_markdown(judge.accuracy, len(judge.labels), ops, subs)
+    harms = Harms(judge.accuracy, len(judge.labels), arena.held_out_from, not arena.share, ops, subs)
+    text = harm_markdown(harms)
     RunFolder(out).write(out / "per_op.md", text)
     return f"{text}\nper operation: {out / 'per_op.md'}"
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
-from fasteraa.evaluate.harm import OpHarm, SubPolicyHarm
+from fasteraa.evaluate.harm import Harms
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import Estimate, estimate, in_words
-from fasteraa.policy.artifact import Policy
 from fasteraa.policy.words import describe_sub_policy
 from fasteraa.search.folder import RunFolder
 
@@ -275,22 +274,27 @@ def ticks(low: float, high: float) -> list[float]:
 # --- what hurts ------------------------------------------------------------------------------------------------------
 
 
-def harm_markdown(
-    accuracy: float, images: int, ops: Sequence[OpHarm], subs: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
-) -> str:
-    """Loss of accuracy on so many images, in points, operation by operation and sub-policy by sub-policy."""
-    levels = sorted({level for each in ops for level in each.at})
+_CHOOSE = (
+    " These are the test images: to choose operations by this table, measure it on a part of the training images "
+    "(--held-out 0.2), or errors on the test images will flatter the choice."
+)
+
+
+def harm_markdown(harms: Harms) -> str:
+    """Loss of accuracy, in points, operation by operation and sub-policy by sub-policy."""
+    levels = sorted({level for each in harms.ops for level in each.at})
     lines = [
-        f"Accuracy on {images} plain images: {accuracy:.2f}%. Points lost when every image passes through one "
-        "operation (95% interval over images in brackets); the network was trained without a policy.",
+        f"Accuracy on {harms.images} plain images ({harms.held_out_from}): {harms.accuracy:.2f}%. Points lost when "
+        "every image passes through one operation (95% interval over images in brackets); the network was trained "
+        f"without a policy.{_CHOOSE if harms.on_test_images else ''}",
         "",
         "| operation | " + " | ".join(f"at {level:g}" for level in levels) + " |",
         "|---|" + "---|" * len(levels),
     ]
-    for each in ops:
+    for each in harms.ops:
         shown = [f"{each.at[v].points:+.1f} (±{each.at[v].half:.1f})" if v in each.at else "" for v in levels]
         lines.append(f"| {each.op} | {' | '.join(shown)} |")
-    for policy, harms in subs:
+    for policy, found in harms.policies:
         lines += [
             "",
             f"Sub-policies of {policy.name}, the most harmful first:",
@@ -298,7 +302,7 @@ def harm_markdown(
             "| points lost | sub-policy |",
             "|---|---|",
         ]
-        for harm in harms:
+        for harm in found:
             words = describe_sub_policy(policy, policy.sub_policies[harm.number])
             lost = f"{harm.drop.points:+.1f} (±{harm.drop.half:.1f})"
             lines.append(markdown_row([lost, f"{harm.number + 1}. {words}"]))
