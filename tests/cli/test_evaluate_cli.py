@@ -91,6 +91,7 @@ def test_per_op(fasteraa, source, tmp_path):
     assert page.count("\n| sharpness |") == 1
     assert page.count("\n| flip |") == 1
     assert all("plain images (test images)" in each and "(--held-out 0.2)" in each for each in (page, text))
+    assert len(json.loads((out / "per_op.json").read_text())["ops"]) == page.split("\n\n")[1].count("\n") - 1
 
 
 def test_per_op_tells_policies_of_the_same_name_apart(fasteraa, source, tmp_path):

@@ -17,6 +17,7 @@ from fasteraa.report.comparison import (
     harm_markdown,
     interval,
     publish,
+    publish_harm,
     read_comparison,
     sentence,
     ticks,
@@ -173,6 +174,28 @@ def test_what_hurts_in_markdown():
     assert "| brightness | +3.2 (±1.0) | +9.0 (±1.5) |" in lines
     assert "| flip |  | -0.1 (±0.2) |" in lines
     assert any(line.startswith("| +4.0 (±0.5) | 3. ") for line in lines)
+
+
+def test_what_hurts_in_json(tmp_path):
+    policy = named("autoaugment-svhn")
+    ops, subs = [OpHarm("flip", {1.0: Drop(-0.1, math.inf)})], [(policy, [SubPolicyHarm(2, Drop(4.0, 0.5))])]
+    harms = Harms(91.5, 400, "test images", True, ops, subs)
+    publish_harm(harms, tmp_path)
+    assert (tmp_path / "per_op.md").read_text() == harm_markdown(harms)
+    assert json.loads((tmp_path / "per_op.json").read_text()) == {
+        "accuracy": 91.5,
+        "images": 400,
+        "held_out_from": "test images",
+        "on_test_images": True,
+        "ops": [{"op": "flip", "at": {"1.0": {"points": -0.1, "half": None}}}],
+        "policies": [
+            {
+                "name": policy.name,
+                "hash": policy.hash,
+                "sub_policies": [{"number": 2, "drop": {"points": 4.0, "half": 0.5}}],
+            }
+        ],
+    }
 
 
 def test_ticks_of_very_small_numbers():

@@ -179,8 +179,7 @@ def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out:
     from fasteraa.evaluate.harm import Harms, harm_of_ops, harm_of_sub_policies
     from fasteraa.evaluate.judge import judge_of
     from fasteraa.ops import OPS
-    from fasteraa.report.comparison import harm_markdown
-    from fasteraa.search.folder import RunFolder
+    from fasteraa.report.comparison import harm_markdown, publish_harm
 
     try:
         judge = judge_of(arena, recipe, lambda: until)
@@ -190,9 +189,8 @@ def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out:
     policies = [_first_of(each) for each in contenders]
     subs = [(policy, harm_of_sub_policies(judge, policy)) for policy in policies if len(policy.sub_policies) > 1]
     harms = Harms(judge.accuracy, len(judge.labels), arena.held_out_from, not arena.share, ops, subs)
-    text = harm_markdown(harms)
-    RunFolder(out).write(out / "per_op.md", text)
-    return f"{text}\nper operation: {out / 'per_op.md'}"
+    publish_harm(harms, out)
+    return f"{harm_markdown(harms)}\nper operation: {out / 'per_op.md'}, {out / 'per_op.json'}"
 
 
 def _first_of(contender: Contender) -> Policy:

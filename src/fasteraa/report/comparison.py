@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,22 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 # --- what hurts ------------------------------------------------------------------------------------------------------
+
+
+def publish_harm(harms: Harms, folder: Path) -> None:
+    """per_op.json and per_op.md."""
+    files = RunFolder(folder)
+    files.write(folder / "per_op.json", json.dumps(plain(_harm_dict(harms)), indent=1) + "\n")
+    files.write(folder / "per_op.md", harm_markdown(harms))
+
+
+def _harm_dict(harms: Harms) -> dict[str, Any]:
+    """A policy by its name and hash; the numbers of its sub-policies count from 0, as in its file."""
+    policies = [
+        {"name": policy.name, "hash": policy.hash, "sub_policies": [asdict(each) for each in found]}
+        for policy, found in harms.policies
+    ]
+    return {**vars(harms), "ops": [asdict(each) for each in harms.ops], "policies": policies}
 
 
 _CHOOSE = (
