@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fasteraa.cli import evaluate
 from fasteraa.evaluate.trainer import Group
 from fasteraa.policy.named import named
 
@@ -46,6 +47,24 @@ def test_compare_writes_a_table_and_does_not_run_cells_twice(fasteraa, source, t
     assert code == 0
     assert "uniform, seed 1:" in text
     assert len(list((out / "cells").iterdir())) == 4  # the same cell
+
+
+def test_every_data_set_has_a_folder_of_its_own(fasteraa, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = {
+        source: "compare-pictures",
+        "./more v2.0/": "compare-more-v2.0",
+        "": "compare-sample",
+        "hf:me/photos": "compare-photos",
+    }
+    (tmp_path / "more v2.0").mkdir()
+    assert {given: evaluate._folder(given).name for given in folders} == folders
+    fasteraa("evaluate", "nowhere", *QUICK)
+    assert not (tmp_path / "runs").exists()
+    code, text, _ = fasteraa("compare", source, "-p", "none", "--seeds", 1, "--jobs", 1, *QUICK)
+    assert (code, "table: runs/compare-pictures/comparison.md" in text) == (0, True)
+    fasteraa("evaluate", source, *QUICK)
+    assert len(list((tmp_path / "runs" / "compare-pictures" / "cells").iterdir())) == 1
 
 
 def test_evaluate_random_is_the_cell_of_compare(fasteraa, source, tmp_path):

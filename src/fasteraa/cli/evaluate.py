@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from fasteraa.policy.artifact import Policy
     from fasteraa.search.trackers import Tracking
 
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="The folder (default: runs/compare-DATA); what is found there is not run again."),
+]
 Network = Annotated[str, typer.Option(help="auto, wrn-40-2, wrn-28-10, small, timm:NAME, ...")]
 Recipe = Annotated[str | None, typer.Option(help="The paper's settings: cifar/wrn-40-2, svhn/wrn-28-10, ...")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the images (default: by the recipe).")]
@@ -43,9 +48,7 @@ def compare_command(
         ),
     ] = "none,trivialaugment-wide,uniform",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder; runs found there are not run again.")] = Path(
-        "runs/compare"
-    ),
+    out: Out = None,
     network: Network = "auto",
     recipe: Recipe = None,
     epochs: Epochs = None,
@@ -72,6 +75,7 @@ def compare_command(
     from fasteraa.search.progress import Lines
     from fasteraa.search.trackers import track
 
+    out = out or _folder(source)
     until, contenders = end_of(max_minutes), parse_contenders(policies, seeds)
     with track(*(tracker or []), folder=out, kind="compare", progress=Lines()) as tracking:
         arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
@@ -98,9 +102,7 @@ def evaluate_command(
     source: SourceArgument = None,
     policy: Annotated[str, typer.Option("--policy", "-p", help="A policy file, a run folder, or a name.")] = "none",
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and draws.")] = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder; a run found there is not run again.")] = Path(
-        "runs/compare"
-    ),
+    out: Out = None,
     network: Network = "auto",
     recipe: Recipe = None,
     epochs: Epochs = None,
@@ -122,7 +124,8 @@ def evaluate_command(
     contenders = parse_contenders(policy, seed + 1)
     if len(contenders) > 1:
         raise ConfigError(f"evaluate takes one policy, got {policy!r}; fasteraa compare takes several")
-    arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
+    folder = out or _folder(source)
+    arena = open_arena(source, folder, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
     chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
     typer.echo(_describe(arena, chosen))
     cell = cells_of(contenders, chosen, range(seed + 1))[-1]
@@ -137,6 +140,15 @@ def evaluate_command(
     )
     if has_seen(contenders[0], arena):
         typer.echo(seen_words([cell.label]).strip())
+
+
+def _folder(source: str | None) -> Path:
+    """One for each data set: a comparison takes the place of what was there of another."""
+    from fasteraa.data.resolve import SAMPLE
+    from fasteraa.search.folder import as_file_name
+
+    path = Path(os.path.abspath(os.path.expanduser(source or SAMPLE)))
+    return Path("runs") / f"compare-{as_file_name(path.stem if path.is_file() else path.name)}"
 
 
 def _recipe(arena: Arena, network: str, name: str | None, **changes: Any) -> TrainRecipe:

@@ -71,8 +71,8 @@ def open_arena(
     if held_out is not None and not 0 < held_out < 1:
         raise ConfigError(f"the held-out share must be in (0, 1), got {held_out}")
     check_beside(source, folder)
-    open_folder(folder)
     opened = open_source(source, data_root)
+    open_folder(folder)
     train = opened.listing(split)
     check_not_empty(train, opened.name, split)
     if train.pair is not None:

@@ -27,7 +27,7 @@ from fasteraa.evaluate.workers import Workers
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import named
-from fasteraa.search.folder import RunFolder
+from fasteraa.search.folder import RunFolder, as_file_name
 from fasteraa.search.run import choose_backbone, find_device
 
 _WORTH_COMPILING = 12_000  # steps, a minute or more of training: a guess, steps without compiling were never timed
@@ -86,8 +86,7 @@ class Cell:
         """The name is for people; the key decides: one that is there, or was begun, under another label is that one."""
         cells, key = folder / "cells", self.key(data, held_out)
         found = sorted(cells.glob(f"*-{key}.json")) or sorted(cells.glob(f"*-{key}.pt"))
-        name = re.sub(r"[^\w.-]+", "-", self.label).strip("-")[:60]
-        return found[0].with_suffix(".json") if found else cells / f"{name}-{self.seed}-{key}.json"
+        return found[0].with_suffix(".json") if found else cells / f"{as_file_name(self.label)}-{self.seed}-{key}.json"
 
 
 @dataclass(frozen=True)
