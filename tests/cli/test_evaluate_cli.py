@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fasteraa._version import commit
 from fasteraa.cli import evaluate
 from fasteraa.evaluate.trainer import Group
 from fasteraa.policy.named import named
@@ -70,7 +71,10 @@ def test_every_data_set_has_a_folder_of_its_own(fasteraa, source, tmp_path, monk
 def test_evaluate_random_is_the_cell_of_compare(fasteraa, source, tmp_path):
     fasteraa("evaluate", source, "-p", "random", "--seed", 2, "--out", tmp_path / "out", *QUICK)
     (file,) = (tmp_path / "out" / "cells").iterdir()
-    assert json.loads(file.read_text())["policy"]["hash"] == named("random", seed=2).hash
+    record = json.loads(file.read_text())
+    assert record["policy"]["hash"] == named("random", seed=2).hash
+    assert record["command"].startswith(f"fasteraa evaluate {source} -p random --seed 2 ")
+    assert record["commit"] == commit()
 
 
 def test_evaluate_says_that_the_search_saw_its_images(fasteraa, source, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -69,7 +71,6 @@ def compare_command(
 ) -> None:
     """Train a network with each policy and several seeds, and put the errors side by side."""
     from fasteraa.errors import RunError
-    from fasteraa.evaluate.arena import open_arena
     from fasteraa.evaluate.compare import cells_of, end_of, parse_contenders, run_cells, tabulate
     from fasteraa.report.comparison import publish
     from fasteraa.search.progress import Lines
@@ -78,7 +79,7 @@ def compare_command(
     out = out or _folder(source)
     until, contenders = end_of(max_minutes), parse_contenders(policies, seeds)
     with track(*(tracker or []), folder=out, kind="compare", progress=Lines()) as tracking:
-        arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
+        arena = _arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
         chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
         typer.echo(_describe(arena, chosen))
         tracking.begin({"data": arena.data.name, "policies": policies, "seeds": seeds, **asdict(chosen)})
@@ -117,7 +118,6 @@ def evaluate_command(
 ) -> None:
     """Train a network once with one policy: a single cell of compare, kept in the same folder."""
     from fasteraa.errors import ConfigError, RunError
-    from fasteraa.evaluate.arena import open_arena
     from fasteraa.evaluate.compare import cells_of, has_seen, parse_contenders, read_cell, run_cells, why_diverged
     from fasteraa.report.comparison import seen_words
 
@@ -125,7 +125,7 @@ def evaluate_command(
     if len(contenders) > 1:
         raise ConfigError(f"evaluate takes one policy, got {policy!r}; fasteraa compare takes several")
     folder = out or _folder(source)
-    arena = open_arena(source, folder, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
+    arena = _arena(source, folder, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
     chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
     typer.echo(_describe(arena, chosen))
     cell = cells_of(contenders, chosen, range(seed + 1))[-1]
@@ -149,6 +149,12 @@ def _folder(source: str | None) -> Path:
 
     path = Path(os.path.abspath(os.path.expanduser(source or SAMPLE)))
     return Path("runs") / f"compare-{as_file_name(path.stem if path.is_file() else path.name)}"
+
+
+def _arena(source: str | None, folder: Path, **data: Any) -> Arena:
+    from fasteraa.evaluate.arena import open_arena
+
+    return replace(open_arena(source, folder, **data), command=shlex.join(["fasteraa", *sys.argv[1:]]))
 
 
 def _recipe(arena: Arena, network: str, name: str | None, **changes: Any) -> TrainRecipe:

@@ -37,6 +37,7 @@ class Arena:
     folder: Path
     device: str
     share: float = 0.0  # of the training images that was held out to measure errors on
+    command: str | None = None  # the command line that asked for it
 
     @property
     def device_name(self) -> str:

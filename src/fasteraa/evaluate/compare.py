@@ -346,7 +346,7 @@ def run_group(
         raise RunError(f"{names}: {error}") from error
     if keep_network is not None and isinstance(found[0], Trained):
         save_network(keep_network, found[0])
-    records = [_record(cell, trained) for cell, trained in zip(cells, found, strict=True)]
+    records = [{**_record(c, trained), "command": arena.command} for c, trained in zip(cells, found, strict=True)]
     for path, record in zip(paths, records, strict=True):
         if not path.exists():
             RunFolder(path.parent).write(path, json.dumps(record, indent=1) + "\n")

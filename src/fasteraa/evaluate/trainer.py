@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fasteraa._version import __version__
+from fasteraa._version import __version__, commit
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.evaluate.captured import Captured, tuned_convolutions
 from fasteraa.evaluate.feed import Batch, Feed, epoch_seed
@@ -375,6 +375,7 @@ def _provenance(
         "seed": seed,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine() + " CPU",
         "versions": {"fasteraa": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "commit": commit(),
     }
 
 
