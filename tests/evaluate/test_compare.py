@@ -28,6 +28,7 @@ from fasteraa.evaluate.compare import (
     run_cells,
     tabulate,
 )
+from fasteraa.evaluate.listed import ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Diverged, Trained
 from fasteraa.policy.named import named
@@ -359,6 +360,21 @@ def test_a_fifth_is_held_out_where_there_are_none(tmp_path):
     assert again.data.fingerprint == arena.data.fingerprint
     few = open_arena(source, tmp_path / "out", device="cpu", subset=8)
     assert (len(few.data), few.held_out.fingerprint) == (8, arena.held_out.fingerprint)
+
+
+def test_images_that_are_trained_and_measured_on_are_counted(tmp_path, quick):
+    (x, y), (tx, ty) = arrays(20, "ab"), arrays(6, "ab", 1)
+    tx[[1, 4]] = x[7]
+    source = save(tmp_path / "d.npz", x_train=x, y_train=y, x_test=tx, y_test=ty)
+    said, words = [], "2 of the 6 held-out images are among the training images, too (the same pixels)"
+    found = compare(source, "none", out=tmp_path, seeds=1, recipe=quick, jobs=1, device="cpu", say=said.append)
+    assert said[0].startswith(words)
+    publish(found, tmp_path)
+    assert words in (tmp_path / "comparison.md").read_text()
+    assert read_comparison(tmp_path / "comparison.json").twice == found.twice == 2
+    few = open_arena(source, tmp_path, device="cpu", subset=2)
+    assert (few.twice, few.warnings) == (0, [])  # that image is not trained on
+    assert replace(few, data=ListedSet.of(open_source(source).listing("train"), "d", (8, 8))).twice == 0
 
 
 def pixels(data):

@@ -170,7 +170,7 @@ def _describe(arena: Arena, recipe: TrainRecipe) -> str:
     return (
         f"{arena.data.name}: {len(arena.data)} images at {height}x{width}, {recipe.network} for {recipe.epochs} epochs "
         f"on {arena.device_name}; measured on {len(arena.held_out)} images ({arena.held_out_from})"
-        + "".join(f"\nleft out, could not be read: {each}" for each in arena.broken)
+        + "".join(f"\n{each}" for each in arena.warnings)
     )
 
 

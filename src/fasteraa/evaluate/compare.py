@@ -118,6 +118,7 @@ class Comparison:
     seen: tuple[str, ...] = ()  # rows whose policy was found on images that errors are measured on
     missing_seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label -> seeds that have not been run
     absent: tuple[str, ...] = ()  # labels without a row: none of their runs came to an error
+    twice: int = 0  # held-out images that are among the training images, too
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `comparison.json` holds them."""
@@ -425,6 +426,7 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
         tuple(each.label for each in contenders if records[each.label] and has_seen(each, arena)),
         missing,
         tuple(each.label for each in contenders if not records[each.label]),
+        arena.twice,
     )
 
 
@@ -487,8 +489,8 @@ def compare(
     check_jobs(jobs)
     contenders = parse_contenders(policies, seeds)
     arena = open_arena(source, Path(out), device=device, **data)
-    for each in arena.broken:
-        say(f"left out, could not be read: {each}")
+    for each in arena.warnings:
+        say(each)
     recipe = recipe or choose_recipe(arena.data, device, network)
     run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)
     return tabulate(arena, contenders, recipe, range(seeds))

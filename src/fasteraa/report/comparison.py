@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fasteraa.errors import FasterAAError, RunError, reason
+from fasteraa.evaluate.arena import twice_words
 from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
 from fasteraa.evaluate.harm import Harms
 from fasteraa.evaluate.recipe import TrainRecipe
@@ -58,7 +59,8 @@ def difference(found: Estimate | None, runs: int) -> str:
 def sentence(comparison: Comparison) -> str:
     """What the table says, whichever way it went, which runs its means are without, and whom to trust less."""
     lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
-    return _ranking(comparison) + _missing_words(comparison) + lost + seen_words(comparison.seen)
+    twice = f" {twice_words(comparison.twice, comparison.held_out_images)}." if comparison.twice else ""
+    return _ranking(comparison) + _missing_words(comparison) + lost + seen_words(comparison.seen) + twice
 
 
 def _missing_words(comparison: Comparison) -> str:
@@ -169,7 +171,14 @@ def read_comparison(path: Path) -> Comparison:
         diverged, seen, absent = (tuple(map(str, content.get(name, ()))) for name in ("diverged", "seen", "absent"))
         missing = {str(k): tuple(map(int, seeds)) for k, seeds in content.get("missing_seeds", {}).items()}
         return Comparison(
-            recipe=recipe, rows=rows, diverged=diverged, seen=seen, missing_seeds=missing, absent=absent, **facts
+            recipe=recipe,
+            rows=rows,
+            diverged=diverged,
+            seen=seen,
+            missing_seeds=missing,
+            absent=absent,
+            twice=int(content.get("twice", 0)),
+            **facts,
         )
     except OSError as error:
         raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
