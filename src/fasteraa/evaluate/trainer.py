@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,8 @@ class Group:
     def __init__(self, members: list[Training], fuse: bool = True):
         self.members, self.device, self.fuse = members, members[0].device, fuse
         self.epochs, self.epoch = members[0].recipe.epochs, 0
-        self.step: Callable[[list[Batch]], Tensor] = self._plain_step
+        # without a reference back: what it holds (processes that read, GPU memory) is given back when it is let go
+        self.step: Callable[[list[Batch]], Tensor] = partial(_plain_step, members)
         self.seconds, self.setup_seconds = 0.0, 0.0
 
     def go(self, checkpoints: Sequence[Path | None], tell: Tell | None = None, until: Until | None = None) -> None:
@@ -215,9 +217,6 @@ class Group:
             if member.diverged is None and not math.isfinite(mean):
                 member.diverged = self.epoch  # it keeps its place in the graph: to record another would take longer
 
-    def _plain_step(self, batches: list[Batch]) -> Tensor:
-        return torch.stack([member.step(*batch) for member, batch in zip(self.members, batches, strict=True)])
-
     def _save(self, checkpoints: Sequence[Path | None]) -> None:
         for member, path in zip(self.members, checkpoints, strict=True):
             if path is not None:
@@ -241,6 +240,10 @@ class Group:
                     raise RunError(
                         f"the checkpoint {str(path)!r} is of another run: remove it to start anew"
                     ) from error
+
+
+def _plain_step(members: Sequence[Training], batches: Sequence[Batch]) -> Tensor:
+    return torch.stack([member.step(*batch) for member, batch in zip(members, batches, strict=True)])
 
 
 class Training:
