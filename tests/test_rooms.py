@@ -4,10 +4,12 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import fasteraa
+from fasteraa import _version
 
 SOURCE = Path(fasteraa.__file__).parent
 # a room may import itself and the rooms before it
@@ -99,3 +101,16 @@ PUBLIC = [
     "Choice", "FasterAAError", "Policy", "SearchConfig", "SoftPolicy", "Span", "SubPolicy", "__version__", "load",
     "ops", "search",
 ]  # fmt: skip
+
+
+def test_a_package_without_a_checkout_asks_no_git(monkeypatch, tmp_path):
+    """One that is installed in the environment of somebody's project must not tell that project's commit."""
+    monkeypatch.setattr(_version, "__file__", str(tmp_path / "lib" / "fasteraa" / "_version.py"))
+    monkeypatch.setattr(subprocess, "run", lambda *given, **options: pytest.fail("git was asked"))
+    assert _version.commit.__wrapped__() is None
+    (tmp_path / ".git").mkdir()
+    said = subprocess.CompletedProcess([], 0, "abc-dirty\n")
+    monkeypatch.setattr(subprocess, "run", lambda *given, **options: said)
+    assert _version.commit.__wrapped__() == "abc-dirty"
+    monkeypatch.setattr(subprocess, "run", Mock(side_effect=FileNotFoundError))
+    assert _version.commit.__wrapped__() is None

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fasteraa._version import commit
+from fasteraa.cli import evaluate
 from fasteraa.evaluate.trainer import Group
 from fasteraa.policy.named import named
 
@@ -48,10 +50,31 @@ def test_compare_writes_a_table_and_does_not_run_cells_twice(fasteraa, source, t
     assert len(list((out / "cells").iterdir())) == 4  # the same cell
 
 
+def test_every_data_set_has_a_folder_of_its_own(fasteraa, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = {
+        source: "compare-pictures",
+        "./more v2.0/": "compare-more-v2.0",
+        "": "compare-sample",
+        "hf:me/photos": "compare-photos",
+    }
+    (tmp_path / "more v2.0").mkdir()
+    assert {given: evaluate._folder(given).name for given in folders} == folders
+    fasteraa("evaluate", "nowhere", *QUICK)
+    assert not (tmp_path / "runs").exists()
+    code, text, _ = fasteraa("compare", source, "-p", "none", "--seeds", 1, "--jobs", 1, *QUICK)
+    assert (code, "table: runs/compare-pictures/comparison.md" in text) == (0, True)
+    fasteraa("evaluate", source, *QUICK)
+    assert len(list((tmp_path / "runs" / "compare-pictures" / "cells").iterdir())) == 1
+
+
 def test_evaluate_random_is_the_cell_of_compare(fasteraa, source, tmp_path):
     fasteraa("evaluate", source, "-p", "random", "--seed", 2, "--out", tmp_path / "out", *QUICK)
     (file,) = (tmp_path / "out" / "cells").iterdir()
-    assert json.loads(file.read_text())["policy"]["hash"] == named("random", seed=2).hash
+    record = json.loads(file.read_text())
+    assert record["policy"]["hash"] == named("random", seed=2).hash
+    assert record["command"].startswith(f"fasteraa evaluate {source} -p random --seed 2 ")
+    assert record["commit"] == commit()
 
 
 def test_evaluate_says_that_the_search_saw_its_images(fasteraa, source, tmp_path):
@@ -90,6 +113,8 @@ def test_per_op(fasteraa, source, tmp_path):
     page = (out / "per_op.md").read_text()
     assert page.count("\n| sharpness |") == 1
     assert page.count("\n| flip |") == 1
+    assert all("plain images (test images)" in each and "(--held-out 0.2)" in each for each in (page, text))
+    assert len(json.loads((out / "per_op.json").read_text())["ops"]) == page.split("\n\n")[1].count("\n") - 1
 
 
 def test_per_op_tells_policies_of_the_same_name_apart(fasteraa, source, tmp_path):

@@ -534,7 +534,11 @@ def test_one_that_went_out_earlier_was_not_outweighed():
     """All others that came as far diverged: it had fewer errors, but on fewer images."""
     trials = (trial("a", (7.0, 7.0)), replace(trial("b", (6.0, 50.0)), diverged="why"), trial("c", (6.0,)))
     found = Calibration(trials[0], trials, 3, RECIPE, 1.0)
-    assert found.sentence().endswith("; next is c with 6.0%; from one training alone, this is a guess.")
+    assert found.sentence().endswith(
+        "; next is c with 6.0%; from one training alone, this is a guess. Who has fewer trainings went out earlier, "
+        "with errors and losses of fewer held-back images."
+    )
+    assert "went out" not in replace(found, trials=trials[:2]).sentence()
 
 
 def test_folds_that_share_images_are_less_sure_than_seeds():

@@ -13,7 +13,7 @@ from PIL import Image
 from fasteraa.data import ImageSet, load
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Source
-from fasteraa.errors import ConfigError, DataError, PolicyError, RunError, Stopped
+from fasteraa.errors import ConfigError, DataError, OutOfTime, PolicyError, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, _test_listing, open_arena
 from fasteraa.evaluate.compare import (
     Contender,
@@ -24,9 +24,11 @@ from fasteraa.evaluate.compare import (
     make_cell,
     parse_contenders,
     read_cell,
+    run_cell,
     run_cells,
     tabulate,
 )
+from fasteraa.evaluate.listed import ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.trainer import Diverged, Trained
 from fasteraa.policy.named import named
@@ -107,11 +109,21 @@ def test_policies_from_text(tmp_path):
     assert found[3].policy(1) == named("random", seed=4)
 
 
-def test_random_is_a_new_policy_for_every_seed(quick):
-    (contender,) = parse_contenders("random", 3)
+@pytest.mark.parametrize(("text", "label"), [("random", "random"), ("Random", "random"), ("mine=random", "mine")])
+def test_random_is_a_new_policy_for_every_seed(quick, text, label):
+    (contender,) = parse_contenders(text, 3)
+    assert contender.label == label
     hashes = [cell.policy.hash for cell in cells_of([contender], quick, range(3))]
-    assert len(set(hashes)) == 3
-    assert hashes[2] == named("random", seed=2).hash
+    assert hashes == [named("random", seed=seed).hash for seed in range(3)]
+
+
+def test_random_among_others_is_new_in_every_run_that_takes_it():
+    (contender,) = parse_contenders("mixed=uniform+random", 4)
+    assert contender.policies == (
+        named("uniform"), named("random", seed=1), named("uniform"), named("random", seed=3),
+    )  # fmt: skip
+    with pytest.raises(PolicyError, match="no known policy of that name: 'nothing'"):
+        parse_contenders("mixed=random+nothing", 1)
 
 
 def test_a_yardstick_is_found_however_it_is_spelt():
@@ -188,6 +200,16 @@ def test_a_cell_under_another_label_is_the_same_cell(arena, quick, calls):
     assert said[0].startswith("1/1 none, seed 0")
     contenders = parse_contenders("other=uniform", 1)
     assert tabulate(arena, contenders, quick, [0]).rows[0].label == "other"
+
+
+def test_a_run_that_was_begun_under_another_label_goes_on(arena, quick):
+    (begun,), (again,) = (cells(arena, replace(quick, epochs=2), name, 1) for name in ("uniform", "other=uniform"))
+    moments = iter([math.inf, 0.0])  # time is up after the first epoch
+    with pytest.raises(OutOfTime):
+        run_cell(arena, begun, until=lambda: next(moments))
+    assert len(list((arena.folder / "cells").glob("uniform-0-*.pt"))) == 1
+    run_cells(arena, [again], 1, str)
+    assert [file.name[:10] for file in (arena.folder / "cells").iterdir()] == ["uniform-0-"]
 
 
 def test_other_seed_recipe_policy_or_data_is_another_cell(arena, quick, data, held_out):
@@ -338,6 +360,21 @@ def test_a_fifth_is_held_out_where_there_are_none(tmp_path):
     assert again.data.fingerprint == arena.data.fingerprint
     few = open_arena(source, tmp_path / "out", device="cpu", subset=8)
     assert (len(few.data), few.held_out.fingerprint) == (8, arena.held_out.fingerprint)
+
+
+def test_images_that_are_trained_and_measured_on_are_counted(tmp_path, quick):
+    (x, y), (tx, ty) = arrays(20, "ab"), arrays(6, "ab", 1)
+    tx[[1, 4]] = x[7]
+    source = save(tmp_path / "d.npz", x_train=x, y_train=y, x_test=tx, y_test=ty)
+    said, words = [], "2 of the 6 held-out images are among the training images, too (the same pixels)"
+    found = compare(source, "none", out=tmp_path, seeds=1, recipe=quick, jobs=1, device="cpu", say=said.append)
+    assert said[0].startswith(words)
+    publish(found, tmp_path)
+    assert words in (tmp_path / "comparison.md").read_text()
+    assert read_comparison(tmp_path / "comparison.json").twice == found.twice == 2
+    few = open_arena(source, tmp_path, device="cpu", subset=2)
+    assert (few.twice, few.warnings) == (0, [])  # that image is not trained on
+    assert replace(few, data=ListedSet.of(open_source(source).listing("train"), "d", (8, 8))).twice == 0
 
 
 def pixels(data):
@@ -500,6 +537,7 @@ def test_compare_from_python(tmp_path, quick, data):
     early = compare(data, "none,uniform", out=tmp_path, seeds=2, recipe=quick, jobs=1, max_minutes=0, say=said.append)
     assert early.missing == 2
     assert [row.label for row in early.rows] == ["none"]
+    assert (early.absent, early.missing_seeds) == (("uniform",), {"uniform": (0, 1)})
 
 
 def on_a_gpu(monkeypatch, free):
@@ -532,3 +570,13 @@ def test_what_shares_a_gpu_is_alike(arena, quick, monkeypatch):
     mixed = [cell for pair in zip(cells(arena, quick, policies="none", seeds=3), longer, strict=True) for cell in pair]
     assert run_cells(arena, mixed, jobs=2, say=str)
     assert groups == [[("none", 0), ("none", 1)], [("none", 2)], [("uniform", 0), ("uniform", 1)], [("uniform", 2)]]
+
+
+def test_what_was_begun_goes_on_with_what_stands_at_the_same_epoch(arena, quick, monkeypatch):
+    """A policy that is new in the table, or another number of jobs, must not cost what was trained before."""
+    groups, wanted = on_a_gpu(monkeypatch, 2**40), cells(arena, replace(quick, epochs=7), seeds=2)
+    for cell, epoch in zip(wanted, (3, 0, 5, 3), strict=True):
+        if epoch:
+            torch.save({"epoch": epoch}, cell.file(arena.folder, arena.data, arena.held_out).with_suffix(".pt"))
+    assert run_cells(arena, wanted, say=str)
+    assert groups == [[("none", 0), ("uniform", 1)], [("uniform", 0)], [("none", 1)]]

@@ -1,5 +1,7 @@
 """Images that stay in their files: the same batches whatever the number of workers, and broken files counted."""
 
+import gc
+import multiprocessing
 import shutil
 from dataclasses import replace
 
@@ -115,6 +117,19 @@ def test_training_reads_from_files_and_learns(folder, tiny):
     trained = train(listed(folder), listed(folder, "val"), named("none"), recipe, device="cpu")
     assert trained.error == 0
     assert trained.provenance["data"]["images"] == 24
+
+
+def test_processes_that_read_end_with_the_training(folder, tiny, monkeypatch):
+    """Were they left to Python's collector, it might come across them in the fork of another training."""
+    monkeypatch.setattr("fasteraa.evaluate.loader.worker_count", lambda: 1)
+    gc.collect()
+    before = set(multiprocessing.active_children())
+    gc.disable()
+    try:
+        train(listed(folder), listed(folder, "val"), named("none"), replace(tiny, epochs=1, batch_size=8), device="cpu")
+        assert set(multiprocessing.active_children()) == before
+    finally:
+        gc.enable()
 
 
 def test_what_fits_is_decoded_and_what_does_not_is_listed(folder, tiny, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.evaluate import trainer as trainer_module
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Diverged, Group, Job, Training, train, train_together
+from fasteraa.evaluate.trainer import Diverged, Group, Job, Training, epochs_done, train, train_together
 from fasteraa.policy.named import named
 
 CPU = torch.device("cpu")
@@ -119,6 +119,16 @@ def test_a_run_that_crashed_ends_as_if_nothing_had_happened(
     assert torch.equal(weights(resumed), weights(whole))
     assert resumed.train_loss == whole.train_loss
     assert not checkpoint.exists()
+
+
+def test_runs_that_were_begun_are_not_begun_anew_to_be_trained_together(data, held_out, tiny, tmp_path):
+    jobs = [Job(named("none"), tiny, seed, tmp_path / f"{seed}.pt") for seed in (0, 1)]
+    with pytest.raises(OutOfTime):
+        train_together(data, held_out, jobs[:1], device="cpu", until=lambda: 0.0)
+    assert [epochs_done(job.checkpoint) for job in jobs] == [1, 0]
+    with pytest.raises(RunError, match=r"from the same epoch on, these have \[1, 0\] behind them: train them apart"):
+        train_together(data, held_out, jobs, device="cpu")
+    assert epochs_done(jobs[0].checkpoint) == 1
 
 
 SCRIPT = """

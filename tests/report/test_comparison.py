@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fasteraa.evaluate import Comparison, Row, TrainRecipe
-from fasteraa.evaluate.harm import Drop, OpHarm, SubPolicyHarm
+from fasteraa.evaluate.harm import Drop, Harms, OpHarm, SubPolicyHarm
 from fasteraa.evaluate.statistics import estimate, paired
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import (
@@ -17,6 +17,7 @@ from fasteraa.report.comparison import (
     harm_markdown,
     interval,
     publish,
+    publish_harm,
     read_comparison,
     sentence,
     ticks,
@@ -61,7 +62,22 @@ def test_numbers_in_words():
 def test_all_with_the_lowest_error_are_named():
     """Whatever the order of their errors; sums differ by it in the last digit."""
     text = sentence(table(row("none", [12.3, 14.7, 12.1]), row("a", [12.1, 12.3, 14.7]), row("b", [13.0, 13.1, 13.3])))
-    assert text.startswith("Lowest error: a with 13.03 ± 3.59%, none with 13.03 ± 3.59%. Clearly")
+    assert text.startswith("Lowest error: a with 13.03 ± 3.59%, none with 13.03 ± 3.59%. ")
+
+
+def test_the_lowest_error_is_that_of_the_seeds_that_all_have():
+    """The third seed is a hard one, which the worse policy has not met."""
+    hard, easy = row("good", [10.0, 11.0, 30.0]), row("lucky", [12.0, 13.0])
+    assert sentence(table(hard, easy)) == "Lowest error on what all have (seeds 0, 1): good with 10.50 ± 6.35%."
+    apart = replace(easy, errors={3: 12.0, 4: 13.0})
+    assert sentence(table(hard, apart)) == "No seed has a run of every policy: none is called the lowest."
+
+
+def test_one_seed_allows_no_test(comparison):
+    alone = table(row("none", [20.0]), row("a", [15.0], [20.0]))
+    assert sentence(alone) == "Lowest error: a with 15.00%. No test against none: that takes two seeds."
+    some = table(*comparison.rows, row("a", [15.0], [20.0]), row("b", [14.0]))
+    assert sentence(some).endswith("clearly worse: bad; not tested, that takes two seeds: b, a.")
 
 
 def test_the_sentence_tells_the_truth_either_way(comparison):
@@ -86,6 +102,16 @@ def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
     del content["diverged"]  # as older versions wrote it
     (tmp_path / "comparison.json").write_text(json.dumps(content))
     assert read_comparison(tmp_path / "comparison.json") == comparison
+
+
+def test_runs_and_policies_that_are_missing_are_named(comparison, tmp_path):
+    early = replace(comparison, missing=3, missing_seeds={"none": (3,), "late": (0, 2)}, absent=("late",))
+    assert " 3 runs are missing: none, seed 3; late, seeds 0, 2." in to_markdown(early)
+    assert "| late | - | 0 | - | - | - | - |" in to_markdown(early)
+    publish(early, tmp_path)
+    assert read_comparison(tmp_path / "comparison.json") == early
+    old = replace(early, missing_seeds={}, absent=())  # as older versions wrote it
+    assert " 3 runs are missing. " in sentence(old) + " "
 
 
 def test_markdown(comparison):
@@ -138,13 +164,38 @@ def test_files(comparison, tmp_path):
 
 def test_what_hurts_in_markdown():
     ops = [OpHarm("brightness", {0.5: Drop(3.25, 1.0), 1.0: Drop(9.0, 1.5)}), OpHarm("flip", {1.0: Drop(-0.1, 0.2)})]
-    text = harm_markdown(91.5, 400, ops, [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])])
-    lines = text.splitlines()
-    assert "Accuracy on 400 plain images: 91.50%." in lines[0]
+    subs = [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])]
+    harms = Harms(91.5, 400, "20% of the training images", False, ops, subs)
+    lines = harm_markdown(harms).splitlines()
+    assert "Accuracy on 400 plain images (20% of the training images): 91.50%." in lines[0]
+    assert "--held-out" not in lines[0]
+    assert "These are the test images: to choose" in harm_markdown(replace(harms, on_test_images=True))
     assert "| operation | at 0.5 | at 1 |" in lines
     assert "| brightness | +3.2 (±1.0) | +9.0 (±1.5) |" in lines
     assert "| flip |  | -0.1 (±0.2) |" in lines
     assert any(line.startswith("| +4.0 (±0.5) | 3. ") for line in lines)
+
+
+def test_what_hurts_in_json(tmp_path):
+    policy = named("autoaugment-svhn")
+    ops, subs = [OpHarm("flip", {1.0: Drop(-0.1, math.inf)})], [(policy, [SubPolicyHarm(2, Drop(4.0, 0.5))])]
+    harms = Harms(91.5, 400, "test images", True, ops, subs)
+    publish_harm(harms, tmp_path)
+    assert (tmp_path / "per_op.md").read_text() == harm_markdown(harms)
+    assert json.loads((tmp_path / "per_op.json").read_text()) == {
+        "accuracy": 91.5,
+        "images": 400,
+        "held_out_from": "test images",
+        "on_test_images": True,
+        "ops": [{"op": "flip", "at": {"1.0": {"points": -0.1, "half": None}}}],
+        "policies": [
+            {
+                "name": policy.name,
+                "hash": policy.hash,
+                "sub_policies": [{"number": 2, "drop": {"points": 4.0, "half": 0.5}}],
+            }
+        ],
+    }
 
 
 def test_ticks_of_very_small_numbers():

@@ -18,7 +18,7 @@ import torch
 from fasteraa import Choice, Policy, SearchConfig, SubPolicy, search
 from fasteraa.errors import FasterAAError, RunError
 from fasteraa.evaluate.compare import Comparison, Row
-from fasteraa.evaluate.harm import Drop, OpHarm, SubPolicyHarm
+from fasteraa.evaluate.harm import Drop, Harms, OpHarm, SubPolicyHarm
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import estimate, paired
 from fasteraa.report import page as page_module
@@ -105,7 +105,7 @@ def compared(tmp_path_factory):
     policy = Policy((SubPolicy(((Choice("invert"), Choice("flip")),)), SubPolicy(())))
     ops = [OpHarm("invert", {1.0: Drop(20.0, 3.0)}), OpHarm("rotate", {0.5: Drop(1.0, 0.5), 1.0: Drop(2.0, 0.5)})]
     subs = [(policy, [SubPolicyHarm(0, Drop(9.0, 1.0)), SubPolicyHarm(1, Drop(0.0, 0.0))])]
-    (folder / "per_op.md").write_text(harm_markdown(80.0, 10, ops, subs))
+    (folder / "per_op.md").write_text(harm_markdown(Harms(80.0, 10, "test images", True, ops, subs)))
     return folder
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from fasteraa.policy.artifact import Policy
     from fasteraa.search.trackers import Tracking
 
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="The folder (default: runs/compare-DATA); what is found there is not run again."),
+]
 Network = Annotated[str, typer.Option(help="auto, wrn-40-2, wrn-28-10, small, timm:NAME, ...")]
 Recipe = Annotated[str | None, typer.Option(help="The paper's settings: cifar/wrn-40-2, svhn/wrn-28-10, ...")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the images (default: by the recipe).")]
@@ -43,9 +50,7 @@ def compare_command(
         ),
     ] = "none,trivialaugment-wide,uniform",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder; runs found there are not run again.")] = Path(
-        "runs/compare"
-    ),
+    out: Out = None,
     network: Network = "auto",
     recipe: Recipe = None,
     epochs: Epochs = None,
@@ -66,15 +71,15 @@ def compare_command(
 ) -> None:
     """Train a network with each policy and several seeds, and put the errors side by side."""
     from fasteraa.errors import RunError
-    from fasteraa.evaluate.arena import open_arena
     from fasteraa.evaluate.compare import cells_of, end_of, parse_contenders, run_cells, tabulate
     from fasteraa.report.comparison import publish
     from fasteraa.search.progress import Lines
     from fasteraa.search.trackers import track
 
+    out = out or _folder(source)
     until, contenders = end_of(max_minutes), parse_contenders(policies, seeds)
     with track(*(tracker or []), folder=out, kind="compare", progress=Lines()) as tracking:
-        arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
+        arena = _arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
         chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
         typer.echo(_describe(arena, chosen))
         tracking.begin({"data": arena.data.name, "policies": policies, "seeds": seeds, **asdict(chosen)})
@@ -98,9 +103,7 @@ def evaluate_command(
     source: SourceArgument = None,
     policy: Annotated[str, typer.Option("--policy", "-p", help="A policy file, a run folder, or a name.")] = "none",
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and draws.")] = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder; a run found there is not run again.")] = Path(
-        "runs/compare"
-    ),
+    out: Out = None,
     network: Network = "auto",
     recipe: Recipe = None,
     epochs: Epochs = None,
@@ -115,14 +118,14 @@ def evaluate_command(
 ) -> None:
     """Train a network once with one policy: a single cell of compare, kept in the same folder."""
     from fasteraa.errors import ConfigError, RunError
-    from fasteraa.evaluate.arena import open_arena
     from fasteraa.evaluate.compare import cells_of, has_seen, parse_contenders, read_cell, run_cells, why_diverged
     from fasteraa.report.comparison import seen_words
 
     contenders = parse_contenders(policy, seed + 1)
     if len(contenders) > 1:
         raise ConfigError(f"evaluate takes one policy, got {policy!r}; fasteraa compare takes several")
-    arena = open_arena(source, out, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
+    folder = out or _folder(source)
+    arena = _arena(source, folder, device=device, data_root=data_root, size=size, subset=subset, held_out=held_out)
     chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
     typer.echo(_describe(arena, chosen))
     cell = cells_of(contenders, chosen, range(seed + 1))[-1]
@@ -139,6 +142,21 @@ def evaluate_command(
         typer.echo(seen_words([cell.label]).strip())
 
 
+def _folder(source: str | None) -> Path:
+    """One for each data set: a comparison takes the place of what was there of another."""
+    from fasteraa.data.resolve import SAMPLE
+    from fasteraa.search.folder import as_file_name
+
+    path = Path(os.path.abspath(os.path.expanduser(source or SAMPLE)))
+    return Path("runs") / f"compare-{as_file_name(path.stem if path.is_file() else path.name)}"
+
+
+def _arena(source: str | None, folder: Path, **data: Any) -> Arena:
+    from fasteraa.evaluate.arena import open_arena
+
+    return replace(open_arena(source, folder, **data), command=shlex.join(["fasteraa", *sys.argv[1:]]))
+
+
 def _recipe(arena: Arena, network: str, name: str | None, **changes: Any) -> TrainRecipe:
     from fasteraa.evaluate.compare import choose_recipe
     from fasteraa.evaluate.recipe import paper_recipe
@@ -152,7 +170,7 @@ def _describe(arena: Arena, recipe: TrainRecipe) -> str:
     return (
         f"{arena.data.name}: {len(arena.data)} images at {height}x{width}, {recipe.network} for {recipe.epochs} epochs "
         f"on {arena.device_name}; measured on {len(arena.held_out)} images ({arena.held_out_from})"
-        + "".join(f"\nleft out, could not be read: {each}" for each in arena.broken)
+        + "".join(f"\n{each}" for each in arena.warnings)
     )
 
 
@@ -167,20 +185,19 @@ def _track(comparison: Comparison, seeds: Sequence[int], tracking: Tracking) -> 
 
 def _print(comparison: Any) -> None:
     from fasteraa.cli.tables import print_table
-    from fasteraa.report.comparison import COLUMNS, caption, cells, sentence
+    from fasteraa.report.comparison import COLUMNS, caption, sentence, table_rows
 
-    print_table("Errors", COLUMNS, [cells(row) for row in comparison.rows])
+    print_table("Errors", COLUMNS, table_rows(comparison))
     typer.echo(f"{caption(comparison)}\n{sentence(comparison)}")
 
 
 def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out: Path, until: float) -> str:
     """The network of `none` with seed 0, trained again only if its weights are not there."""
     from fasteraa.errors import OutOfTime
-    from fasteraa.evaluate.harm import harm_of_ops, harm_of_sub_policies
+    from fasteraa.evaluate.harm import Harms, harm_of_ops, harm_of_sub_policies
     from fasteraa.evaluate.judge import judge_of
     from fasteraa.ops import OPS
-    from fasteraa.report.comparison import harm_markdown
-    from fasteraa.search.folder import RunFolder
+    from fasteraa.report.comparison import harm_markdown, publish_harm
 
     try:
         judge = judge_of(arena, recipe, lambda: until)
@@ -189,9 +206,9 @@ def _per_op(arena: Arena, recipe: TrainRecipe, contenders: list[Contender], out:
     ops = harm_of_ops(judge, list(OPS.values()))
     policies = [_first_of(each) for each in contenders]
     subs = [(policy, harm_of_sub_policies(judge, policy)) for policy in policies if len(policy.sub_policies) > 1]
-    text = harm_markdown(judge.accuracy, len(judge.labels), ops, subs)
-    RunFolder(out).write(out / "per_op.md", text)
-    return f"{text}\nper operation: {out / 'per_op.md'}"
+    harms = Harms(judge.accuracy, len(judge.labels), arena.held_out_from, not arena.share, ops, subs)
+    publish_harm(harms, out)
+    return f"{harm_markdown(harms)}\nper operation: {out / 'per_op.md'}, {out / 'per_op.json'}"
 
 
 def _first_of(contender: Contender) -> Policy:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ class Arena:
     folder: Path
     device: str
     share: float = 0.0  # of the training images that was held out to measure errors on
+    command: str | None = None  # the command line that asked for it
 
     @property
     def device_name(self) -> str:
@@ -49,6 +53,31 @@ class Arena:
         sets = [each for each in (self.data, self.held_out) if isinstance(each, ImageSet)]
         found = dict.fromkeys(each for data in sets for each in data.broken)  # parts of one set tell the same
         return [f"{each.path} ({each.reason})" for each in found]
+
+    @cached_property
+    def twice(self) -> int:
+        """Held-out images that are among the training images, pixel by pixel; sets that stay in files are not read."""
+        if not (isinstance(self.data, ImageSet) and isinstance(self.held_out, ImageSet)):
+            return 0
+        trained = set(_digests(self.data))
+        return sum(each in trained for each in _digests(self.held_out))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is to be known of the images before anything is trained."""
+        lines = [f"left out, could not be read: {each}" for each in self.broken]
+        return [*lines, twice_words(self.twice, len(self.held_out))] if self.twice else lines
+
+
+def twice_words(count: int, of: int) -> str:
+    return (
+        f"{count} of the {of} held-out images {'is' if count == 1 else 'are'} among the training images, too (the same "
+        "pixels), which flatters all policies: see fasteraa data check"
+    )
+
+
+def _digests(data: ImageSet) -> Iterator[bytes]:
+    return (hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in data.images.numpy())
 
 
 def open_arena(
@@ -71,8 +100,8 @@ def open_arena(
     if held_out is not None and not 0 < held_out < 1:
         raise ConfigError(f"the held-out share must be in (0, 1), got {held_out}")
     check_beside(source, folder)
-    open_folder(folder)
     opened = open_source(source, data_root)
+    open_folder(folder)
     train = opened.listing(split)
     check_not_empty(train, opened.name, split)
     if train.pair is not None:

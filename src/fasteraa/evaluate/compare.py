@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from fasteraa.evaluate.arena import Arena, open_arena
 from fasteraa.evaluate.listed import Images, ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe, default_recipe
 from fasteraa.evaluate.statistics import Estimate, estimate, paired
-from fasteraa.evaluate.trainer import Diverged, Job, Trained, Until, save_network, train_together
+from fasteraa.evaluate.trainer import Diverged, Job, Trained, Until, epochs_done, save_network, train_together
 from fasteraa.evaluate.workers import Workers
 from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import named
-from fasteraa.search.folder import RunFolder
+from fasteraa.search.folder import RunFolder, as_file_name
 from fasteraa.search.run import choose_backbone, find_device
 
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
@@ -82,11 +82,10 @@ class Cell:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def file(self, folder: Path, data: Images, held_out: Images) -> Path:
-        """The name is for people; the key decides, so a cell that is there under another label is that one."""
-        key = self.key(data, held_out)
-        found = sorted((folder / "cells").glob(f"*-{key}.json"))
-        name = re.sub(r"[^\w.-]+", "-", self.label).strip("-")[:60]
-        return found[0] if found else folder / "cells" / f"{name}-{self.seed}-{key}.json"
+        """The name is for people; the key decides: one that is there, or was begun, under another label is that one."""
+        cells, key = folder / "cells", self.key(data, held_out)
+        found = sorted(cells.glob(f"*-{key}.json")) or sorted(cells.glob(f"*-{key}.pt"))
+        return found[0].with_suffix(".json") if found else cells / f"{as_file_name(self.label)}-{self.seed}-{key}.json"
 
 
 @dataclass(frozen=True)
@@ -116,6 +115,9 @@ class Comparison:
     missing: int  # cells that have not been run
     diverged: tuple[str, ...] = ()  # cells that came to nothing, and why
     seen: tuple[str, ...] = ()  # rows whose policy was found on images that errors are measured on
+    missing_seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label -> seeds that have not been run
+    absent: tuple[str, ...] = ()  # labels without a row: none of their runs came to an error
+    twice: int = 0  # held-out images that are among the training images, too
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `comparison.json` holds them."""
@@ -151,13 +153,23 @@ def _parts(text: str) -> list[str]:
 def _contender(text: str, seeds: int) -> Contender:
     label, equals, paths = text.partition("=")
     if equals and "(" not in label and not Path(text).exists():
-        found = Contender(label.strip(), tuple(find_policy(path.strip()) for path in paths.split("+")))
+        found = Contender(label.strip(), _policies([path.strip() for path in paths.split("+")], seeds))
         _check_label(found, text)
         return found
-    if text.lower() == "random":  # a new one for every seed: one alone says little about the rest
-        return Contender("random", tuple(named("random", seed=seed) for seed in range(seeds)))
-    policy = find_policy(text)
-    return Contender(policy.name if policy.name == text.lower() else text, (policy,))  # a name has one spelling
+    policies, name = _policies([text], seeds), text.lower()
+    return Contender(name if name in ("random", policies[0].name) else text, policies)  # a name has one spelling
+
+
+def _policies(names: Sequence[str], seeds: int) -> tuple[Policy, ...]:
+    """Of the runs, in their order. `random` is a new one for every run: one alone says little about the rest."""
+    if not any(map(_is_random, names)):
+        return tuple(map(find_policy, names))
+    runs = [(number, names[number % len(names)]) for number in range(max(seeds, len(names)))]
+    return tuple(named("random", seed=number) if _is_random(name) else find_policy(name) for number, name in runs)
+
+
+def _is_random(name: str) -> bool:
+    return name.lower() == "random"
 
 
 def _check_label(contender: Contender, text: str) -> None:
@@ -267,16 +279,20 @@ def _results(
         with start_workers([arena], jobs, until) as workers:
             yield from workers.results(arena, cells)
         return
-    for group in _groups(cells, jobs):
+    for group in _groups(arena, cells, jobs):
         with suppress(OutOfTime):
             yield from zip(group, run_group(arena, group, until=lambda: until, fuse=fuse), strict=True)
 
 
-def _groups(cells: Sequence[Cell], jobs: int) -> Iterator[list[Cell]]:
-    """So many at once, in their order; what shares a graph has the same network and as many steps of the same size."""
-    alike: dict[tuple[str, int, int], list[Cell]] = {}
+def _groups(arena: Arena, cells: Sequence[Cell], jobs: int) -> Iterator[list[Cell]]:
+    """So many at once, in their order.
+
+    What shares a graph has the same network and as many steps of the same size, and as many of them behind it.
+    """
+    alike: dict[tuple[str, int, int, int], list[Cell]] = {}
     for cell in cells:
-        alike.setdefault((cell.recipe.network, cell.recipe.epochs, cell.recipe.batch_size), []).append(cell)
+        done = epochs_done(_checkpoint(arena, cell))
+        alike.setdefault((cell.recipe.network, cell.recipe.epochs, cell.recipe.batch_size, done), []).append(cell)
     for kind in alike.values():
         yield from (kind[first : first + jobs] for first in range(0, len(kind), jobs))
 
@@ -313,7 +329,7 @@ def run_group(
     if until is not None and time.time() > until():
         raise OutOfTime("time was up before the run began")
     paths = [cell.file(arena.folder, arena.data, arena.held_out) for cell in cells]
-    jobs = [Job(c.policy, c.recipe, c.seed, path.with_suffix(".pt")) for c, path in zip(cells, paths, strict=True)]
+    jobs = [Job(cell.policy, cell.recipe, cell.seed, _checkpoint(arena, cell)) for cell in cells]
     try:
         found = train_together(arena.data, arena.held_out, jobs, device=arena.device, fuse=fuse, until=until)
     except OutOfTime:
@@ -323,11 +339,15 @@ def run_group(
         raise RunError(f"{names}: {error}") from error
     if keep_network is not None and isinstance(found[0], Trained):
         save_network(keep_network, found[0])
-    records = [_record(cell, trained) for cell, trained in zip(cells, found, strict=True)]
+    records = [{**_record(c, trained), "command": arena.command} for c, trained in zip(cells, found, strict=True)]
     for path, record in zip(paths, records, strict=True):
         if not path.exists():
             RunFolder(path.parent).write(path, json.dumps(record, indent=1) + "\n")
     return records
+
+
+def _checkpoint(arena: Arena, cell: Cell) -> Path:
+    return cell.file(arena.folder, arena.data, arena.held_out).with_suffix(".pt")
 
 
 def _record(cell: Cell, trained: Trained | Diverged) -> dict[str, Any]:
@@ -373,11 +393,12 @@ def why_diverged(record: Mapping[str, Any]) -> str | None:
 def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequence[int]) -> Comparison:
     """From the cells that are there; differences are paired by seed, over the seeds that both have."""
     records: dict[str, dict[int, dict[str, Any]]] = {contender.label: {} for contender in contenders}
-    missing, diverged = 0, []
+    missing: dict[str, tuple[int, ...]] = {}
+    diverged = []
     for cell in cells_of(contenders, recipe, seeds):
         record = read_cell(arena, cell)
         if record is None:
-            missing += 1
+            missing[cell.label] = (*missing.get(cell.label, ()), cell.seed)
         elif why := why_diverged(record):
             diverged.append(f"{cell.label}, seed {cell.seed} ({why})")
         else:
@@ -393,9 +414,12 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
         recipe,
         ", ".join(sorted(devices)) or arena.device_name,
         tuple(rows),
-        missing,
+        sum(map(len, missing.values())),
         tuple(diverged),
         tuple(each.label for each in contenders if records[each.label] and has_seen(each, arena)),
+        missing,
+        tuple(each.label for each in contenders if not records[each.label]),
+        arena.twice,
     )
 
 
@@ -458,8 +482,8 @@ def compare(
     check_jobs(jobs)
     contenders = parse_contenders(policies, seeds)
     arena = open_arena(source, Path(out), device=device, **data)
-    for each in arena.broken:
-        say(f"left out, could not be read: {each}")
+    for each in arena.warnings:
+        say(each)
     recipe = recipe or choose_recipe(arena.data, device, network)
     run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)
     return tabulate(arena, contenders, recipe, range(seeds))

@@ -41,6 +41,18 @@ class SubPolicyHarm:
     drop: Drop
 
 
+@dataclass(frozen=True)
+class Harms:
+    """All that `compare --per-op` measures, and on which images."""
+
+    accuracy: float  # % of the plain images
+    images: int
+    held_out_from: str
+    on_test_images: bool
+    ops: Sequence[OpHarm]
+    policies: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
+
+
 class Judge:
     """A network's guesses on held-out images, plain and augmented."""
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fasteraa._version import __version__
+from fasteraa._version import __version__, commit
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.evaluate.captured import Captured, tuned_convolutions
 from fasteraa.evaluate.feed import Batch, Feed, epoch_seed
@@ -167,7 +168,8 @@ class Group:
         self.epochs, self.epoch = members[0].recipe.epochs, 0
         self.fuse = self.epochs * members[0].feed.steps >= _WORTH_FUSING if fuse is None else fuse
         self.kernels = "plain"  # as in Trained; recording may fuse them
-        self.step: Callable[[list[Batch]], Tensor] = self._plain_step
+        # without a reference back: what it holds (processes that read, GPU memory) is given back when it is let go
+        self.step: Callable[[list[Batch]], Tensor] = partial(_plain_step, members)
         self.seconds, self.setup_seconds = 0.0, 0.0
 
     def go(self, checkpoints: Sequence[Path | None], tell: Tell | None = None, until: Until | None = None) -> None:
@@ -221,19 +223,20 @@ class Group:
             if member.diverged is None and not math.isfinite(mean):
                 member.diverged = self.epoch  # it keeps its place in the graph: to record another would take longer
 
-    def _plain_step(self, batches: list[Batch]) -> Tensor:
-        return torch.stack([member.step(*batch) for member, batch in zip(self.members, batches, strict=True)])
-
     def _save(self, checkpoints: Sequence[Path | None]) -> None:
         for member, path in zip(self.members, checkpoints, strict=True):
             if path is not None:
                 member.save(path, self.epoch, self.seconds)
 
     def _load(self, checkpoints: Sequence[Path | None]) -> None:
-        """Go on where all members stand; if they do not stand at the same epoch, all begin anew."""
+        """Go on where all members stand."""
         states = [_read(path, self.device) for path in checkpoints]
-        if len({None if state is None else state.get("epoch") for state in states}) > 1:
-            return
+        stand = [_epoch_of(state) for state in states]
+        if len(set(stand)) > 1:
+            raise RunError(
+                f"runs that were begun can be trained together only from the same epoch on, these have {stand} behind "
+                "them: train them apart"
+            )
         for member, path, state in zip(self.members, checkpoints, states, strict=True):
             if state is not None:
                 try:
@@ -243,6 +246,10 @@ class Group:
                     raise RunError(
                         f"the checkpoint {str(path)!r} is of another run: remove it to start anew"
                     ) from error
+
+
+def _plain_step(members: Sequence[Training], batches: Sequence[Batch]) -> Tensor:
+    return torch.stack([member.step(*batch) for member, batch in zip(members, batches, strict=True)])
 
 
 class Training:
@@ -314,12 +321,21 @@ class Training:
         return [*self.network.state_dict().values(), *momenta]
 
 
-def _read(path: Path | None, device: torch.device) -> dict[str, Any] | None:
+def epochs_done(checkpoint: Path) -> int:
+    """How many a run has behind it, by its checkpoint; 0 without one. Weights are not read."""
+    return _epoch_of(_read(checkpoint, torch.device("cpu"), mmap=True))
+
+
+def _epoch_of(state: dict[str, Any] | None) -> int:
+    return 0 if state is None else int(state.get("epoch", 0))
+
+
+def _read(path: Path | None, device: torch.device, mmap: bool = False) -> dict[str, Any] | None:
     """Tensors and plain values alone: nothing in the file is executed."""
     if path is None or not path.exists():
         return None
     try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
     except Exception as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise RunError(f"the checkpoint {str(path)!r} could not be read ({reason}): remove it to start anew") from error
@@ -368,6 +384,7 @@ def _provenance(
         "seed": seed,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine() + " CPU",
         "versions": {"fasteraa": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "commit": commit(),
     }
 
 

@@ -117,7 +117,7 @@ class Calibration:
 
     def sentence(self) -> str:
         """What was chosen, and how sure that is."""
-        return self._choice() + self._too_short()
+        return self._choice() + self._uneven() + self._too_short()
 
     def _choice(self) -> str:
         how = f"{trainings(len(self.chosen.errors))} of {self._epochs()} of {self.recipe.network}{self._part()}"
@@ -147,6 +147,12 @@ class Calibration:
             words += f"; {_quoted(fewest.label)} has fewer, {fewest.error:.1f}%, {but} ({self._losses(fewest)})"
             return f"{words}{self._sureness(fewest.label)}."
         return f"{words}; next is {_quoted(second.label)} with {second.error:.1f}%{self._sureness(second.label)}."
+
+    def _uneven(self) -> str:
+        """Nothing if all came as far: tables and sentences name errors that are of fewer images than others."""
+        if len({len(trial.errors) for trial in self.trials}) == 1:
+            return ""
+        return " Who has fewer trainings went out earlier, with errors and losses of fewer held-back images."
 
     def _too_short(self) -> str:
         """Nothing if trainings were long enough, or nearly: a slow machine shortens them a little."""

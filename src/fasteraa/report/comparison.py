@@ -5,23 +5,32 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from fasteraa.errors import FasterAAError, RunError, reason
+from fasteraa.evaluate.arena import twice_words
 from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
-from fasteraa.evaluate.harm import OpHarm, SubPolicyHarm
+from fasteraa.evaluate.harm import Harms
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import Estimate, in_words
-from fasteraa.policy.artifact import Policy
+from fasteraa.evaluate.statistics import Estimate, estimate, in_words
 from fasteraa.policy.words import describe_sub_policy
 from fasteraa.search.folder import RunFolder
 
 COLUMNS = ("policy", "error %", "n", *(f"against {name}" for name in YARDSTICKS), "search s", "training s")
 
+_NO_RUNS = Estimate(math.nan, math.inf, 0)
 
-def cells(row: Row) -> list[str]:
+
+def table_rows(comparison: Comparison) -> list[list[str]]:
+    """Those with errors, then those without."""
+    nothing = ["-", "0", *("-" for _ in COLUMNS[3:])]
+    return [*map(_cells, comparison.rows), *([label, *nothing] for label in comparison.absent)]
+
+
+def _cells(row: Row) -> list[str]:
     return [
         row.label,
         interval(row.error),
@@ -50,7 +59,20 @@ def difference(found: Estimate | None, runs: int) -> str:
 def sentence(comparison: Comparison) -> str:
     """What the table says, whichever way it went, which runs its means are without, and whom to trust less."""
     lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
-    return _ranking(comparison) + lost + seen_words(comparison.seen)
+    twice = f" {twice_words(comparison.twice, comparison.held_out_images)}." if comparison.twice else ""
+    return _ranking(comparison) + _missing_words(comparison) + lost + seen_words(comparison.seen) + twice
+
+
+def _missing_words(comparison: Comparison) -> str:
+    if not comparison.missing:
+        return ""
+    count = "1 run is" if comparison.missing == 1 else f"{comparison.missing} runs are"
+    which = "; ".join(f"{label}, {_seeds_words(seeds)}" for label, seeds in comparison.missing_seeds.items())
+    return f" {count} missing{': ' if which else ''}{which}."
+
+
+def _seeds_words(seeds: Sequence[int]) -> str:
+    return ("seed " if len(seeds) == 1 else "seeds ") + ", ".join(map(str, seeds))
 
 
 def seen_words(labels: Sequence[str]) -> str:
@@ -67,17 +89,34 @@ def _ranking(comparison: Comparison) -> str:
     if not comparison.rows:
         return "No run came to an error." if comparison.diverged else "No run has been made."
     ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
-    best = ranked[0]
     if len(ranked) == 1:
-        return f"{best.label}: {interval(best.error)}% errors."
-    lowest = [row for row in ranked if math.isclose(row.error.mean, best.error.mean)]
-    parts = [f"Lowest error: {', '.join(f'{row.label} with {interval(row.error)}%' for row in lowest)}."]
-    for name in YARDSTICKS:
-        ahead, behind = ([r.label for r in ranked if _clear(r, name, sign)] for sign in (-1, 1))
-        if any(row.label == name for row in ranked):
-            better, worse = (", ".join(labels) or "nobody" for labels in (ahead, behind))
-            parts.append(f"Clearly better than {name} (p < 0.05): {better}; clearly worse: {worse}.")
-    return " ".join(parts)
+        return f"{ranked[0].label}: {interval(ranked[0].error)}% errors."
+    present = {row.label for row in ranked}
+    return " ".join([_lowest(ranked), *(_test(ranked, name) for name in YARDSTICKS if name in present)])
+
+
+def _test(ranked: Sequence[Row], yardstick: str) -> str:
+    others = [row for row in ranked if row.label != yardstick]
+    untested = [row.label for row in others if row.against.get(yardstick, _NO_RUNS).n < 2]
+    if len(untested) == len(others):
+        return f"No test against {yardstick}: that takes two seeds."
+    ahead, behind = ([row.label for row in others if _clear(row, yardstick, sign)] for sign in (-1, 1))
+    better, worse = (", ".join(labels) or "nobody" for labels in (ahead, behind))
+    rest = f"; not tested, that takes two seeds: {', '.join(untested)}" if untested else ""
+    return f"Clearly better than {yardstick} (p < 0.05): {better}; clearly worse: {worse}{rest}."
+
+
+def _lowest(rows: Sequence[Row]) -> str:
+    """By the seeds that all rows have: some seeds are harder than others."""
+    shared = sorted(set.intersection(*(set(row.errors) for row in rows)))
+    if not shared:
+        return "No seed has a run of every policy: none is called the lowest."
+    found = {row.label: estimate([row.errors[seed] for seed in shared]) for row in rows}
+    least = min(each.mean for each in found.values())
+    lowest = [f"{label} with {interval(each)}%" for label, each in found.items() if math.isclose(each.mean, least)]
+    uneven = any(len(row.errors) > len(shared) for row in rows)
+    where = f" on what all have ({_seeds_words(shared)})" if uneven else ""
+    return f"Lowest error{where}: {', '.join(lowest)}."
 
 
 def _clear(row: Row, yardstick: str, sign: int) -> bool:
@@ -97,10 +136,8 @@ def caption(comparison: Comparison) -> str:
 
 def to_markdown(comparison: Comparison) -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    lines += [markdown_row(cells(row)) for row in comparison.rows]
-    missing = "1 run is" if comparison.missing == 1 else f"{comparison.missing} runs are"
-    note = f"\n{missing} missing.\n" if comparison.missing else ""
-    return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n{note}\n{sentence(comparison)}\n"
+    lines += map(markdown_row, table_rows(comparison))
+    return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n\n{sentence(comparison)}\n"
 
 
 def markdown_row(parts: Sequence[str]) -> str:
@@ -131,8 +168,18 @@ def read_comparison(path: Path) -> Comparison:
         recipe = TrainRecipe(**content["recipe"])
         rows = tuple(_row(row) for row in content["rows"])
         facts = {name: kind(content[name]) for name, kind in _FACTS.items()}
-        diverged, seen = (tuple(map(str, content.get(name, ()))) for name in ("diverged", "seen"))
-        return Comparison(recipe=recipe, rows=rows, diverged=diverged, seen=seen, **facts)
+        diverged, seen, absent = (tuple(map(str, content.get(name, ()))) for name in ("diverged", "seen", "absent"))
+        missing = {str(k): tuple(map(int, seeds)) for k, seeds in content.get("missing_seeds", {}).items()}
+        return Comparison(
+            recipe=recipe,
+            rows=rows,
+            diverged=diverged,
+            seen=seen,
+            missing_seeds=missing,
+            absent=absent,
+            twice=int(content.get("twice", 0)),
+            **facts,
+        )
     except OSError as error:
         raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FasterAAError) as error:
@@ -237,22 +284,43 @@ def ticks(low: float, high: float) -> list[float]:
 # --- what hurts ------------------------------------------------------------------------------------------------------
 
 
-def harm_markdown(
-    accuracy: float, images: int, ops: Sequence[OpHarm], subs: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
-) -> str:
-    """Loss of accuracy on so many images, in points, operation by operation and sub-policy by sub-policy."""
-    levels = sorted({level for each in ops for level in each.at})
+def publish_harm(harms: Harms, folder: Path) -> None:
+    """per_op.json and per_op.md."""
+    files = RunFolder(folder)
+    files.write(folder / "per_op.json", json.dumps(plain(_harm_dict(harms)), indent=1) + "\n")
+    files.write(folder / "per_op.md", harm_markdown(harms))
+
+
+def _harm_dict(harms: Harms) -> dict[str, Any]:
+    """A policy by its name and hash; the numbers of its sub-policies count from 0, as in its file."""
+    policies = [
+        {"name": policy.name, "hash": policy.hash, "sub_policies": [asdict(each) for each in found]}
+        for policy, found in harms.policies
+    ]
+    return {**vars(harms), "ops": [asdict(each) for each in harms.ops], "policies": policies}
+
+
+_CHOOSE = (
+    " These are the test images: to choose operations by this table, measure it on a part of the training images "
+    "(--held-out 0.2), or errors on the test images will flatter the choice."
+)
+
+
+def harm_markdown(harms: Harms) -> str:
+    """Loss of accuracy, in points, operation by operation and sub-policy by sub-policy."""
+    levels = sorted({level for each in harms.ops for level in each.at})
     lines = [
-        f"Accuracy on {images} plain images: {accuracy:.2f}%. Points lost when every image passes through one "
-        "operation (95% interval over images in brackets); the network was trained without a policy.",
+        f"Accuracy on {harms.images} plain images ({harms.held_out_from}): {harms.accuracy:.2f}%. Points lost when "
+        "every image passes through one operation (95% interval over images in brackets); the network was trained "
+        f"without a policy.{_CHOOSE if harms.on_test_images else ''}",
         "",
         "| operation | " + " | ".join(f"at {level:g}" for level in levels) + " |",
         "|---|" + "---|" * len(levels),
     ]
-    for each in ops:
+    for each in harms.ops:
         shown = [f"{each.at[v].points:+.1f} (±{each.at[v].half:.1f})" if v in each.at else "" for v in levels]
         lines.append(f"| {each.op} | {' | '.join(shown)} |")
-    for policy, harms in subs:
+    for policy, found in harms.policies:
         lines += [
             "",
             f"Sub-policies of {policy.name}, the most harmful first:",
@@ -260,7 +328,7 @@ def harm_markdown(
             "| points lost | sub-policy |",
             "|---|---|",
         ]
-        for harm in harms:
+        for harm in found:
             words = describe_sub_policy(policy, policy.sub_policies[harm.number])
             lost = f"{harm.drop.points:+.1f} (±{harm.drop.half:.1f})"
             lines.append(markdown_row([lost, f"{harm.number + 1}. {words}"]))

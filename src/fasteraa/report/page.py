@@ -24,7 +24,7 @@ from fasteraa.ops import OPS
 from fasteraa.policy.artifact import Choice, Policy
 from fasteraa.policy.words import describe_choice, describe_sub_policy, strength_words
 from fasteraa.report.charts import Series, chart, spark
-from fasteraa.report.comparison import COLUMNS, caption, cells, sentence, to_svg
+from fasteraa.report.comparison import COLUMNS, caption, sentence, table_rows, to_svg
 from fasteraa.report.gallery import Strip, data_uri, images_of, strips
 from fasteraa.report.story import CALIBRATING, EARLY, FINISHED, METRICS, SEARCHING, Story, read_story
 from fasteraa.report.summary import changes
@@ -362,7 +362,7 @@ def _comparison(story: Story) -> dict[str, Any] | None:
         return None
     return {
         "columns": COLUMNS,
-        "rows": [cells(row) for row in found.rows],
+        "rows": table_rows(found),
         "caption": caption(found),
         "sentence": sentence(found),
         "picture": data_uri(to_svg(found).encode(), "image/svg+xml"),

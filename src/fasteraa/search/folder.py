@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,6 +148,10 @@ def _epoch_of(line: str) -> float:
         return float(json.loads(line)["epoch"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
+
+
+def as_file_name(text: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", text).strip("-")[:60]
 
 
 @contextmanager

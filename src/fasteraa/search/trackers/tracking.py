@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 # what a run may leave in its folder for others to keep; a checkpoint is for resuming, and large
 _FILES = {
     "search": ("policy.json", "found.json", "start.json", "config.toml", "metrics.jsonl", "preview.png", "summary.txt"),
-    "compare": ("comparison.json", "comparison.md", "comparison.svg", "per_op.md"),
+    "compare": ("comparison.json", "comparison.md", "comparison.svg", "per_op.json", "per_op.md"),
 }
 _SECRETS = re.compile(r"KEY|TOKEN|PASSWORD|SECRET")
 
