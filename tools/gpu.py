@@ -207,7 +207,7 @@ def variants() -> None:
 
 
 def training(images: str) -> None:
-    """Where the time of a training step goes, by kernel: compiled, captured, alone and with another beside it."""
+    """Where the time of a training step goes, by kernel: fused, captured, alone and with another beside it."""
     import torch
 
     from fasteraa.data import load
@@ -224,11 +224,12 @@ def training(images: str) -> None:
         ("wrn-28-10", 1, "trivialaugment-wide"),
         ("wrn-28-10", 1, "none"),
         ("wrn-28-10", 1, "trivialaugment-wide"),
+        ("wrn-28-10", 2, "trivialaugment-wide"),
     ):
         recipe = TrainRecipe(network=network, epochs=8)
         policy = Policy.named(name)
         members = [Training(data, policy, recipe, seed, device) for seed in range(together)]
-        group = Group(members)
+        group = Group(members, fuse=True)
         group.record()
         group.one_epoch()
         steps = members[0].feed.steps
@@ -236,7 +237,8 @@ def training(images: str) -> None:
         for _ in range(5):
             group.one_epoch()
         milliseconds = 1000 * (time.perf_counter() - began) / 5 / steps
-        print(f"\n{network}, {together} together, {name}: {milliseconds:.2f} ms per step of all", flush=True)
+        label = f"{network} ({group.kernels}), {together} together, {name}"
+        print(f"\n{label}: {milliseconds:.2f} ms per step of all", flush=True)
         if together > 1 or name == "none":
             continue
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
