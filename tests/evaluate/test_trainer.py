@@ -395,9 +395,10 @@ def test_on_a_gpu_a_network_that_draws_leaves_the_callers_generators_alone(data,
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_recorded_step_learns_the_same(data, held_out, tiny):
+@pytest.mark.parametrize("fuse", [False, True])
+def test_on_a_gpu_the_recorded_step_learns_the_same(data, held_out, tiny, fuse):
     recipe = replace(tiny, network="wrn-10-1", epochs=5, precision="float32")
-    recorded, plain = (Group([Training(data, named("none"), recipe, 0, torch.device("cuda"))]) for _ in range(2))
+    recorded, plain = (Group([Training(data, named("none"), recipe, 0, torch.device("cuda"))], fuse) for _ in range(2))
     recorded.record()
     for group in (recorded, plain):
         for _ in range(recipe.epochs):
