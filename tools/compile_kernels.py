@@ -29,8 +29,13 @@ from triton.compiler import ASTSource
 from triton.runtime import driver
 
 from fasteraa.nets import kernels as critic
-from fasteraa.nets.hopper import convolve, norm
+from fasteraa.nets.hopper import norm
 from fasteraa.ops.kernels import draw, hard, soft, soft_backward, soft_forward, weigh
+
+try:
+    from fasteraa.nets.hopper import convolve
+except ImportError:
+    convolve = None  # a Triton without Gluon, or with an older one
 
 BYTES, WHOLE, LONG, REAL, DOUBLE = "*u8", "*i32", "*i64", "*fp32", "*fp64"
 TYPES = {
@@ -255,7 +260,7 @@ def main() -> int:
     given = parser.parse_args()
     bad = 0
     every = {name: compiled(name, given.arch) for name in KERNELS}
-    if given.arch == 90:
+    if given.arch == 90 and convolve is not None:
         every |= convolutions()
     for name, made in every.items():
         fuses = name not in KERNELS or KERNELS[name][-1]

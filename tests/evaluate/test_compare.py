@@ -83,7 +83,7 @@ def noted(calls):
     def trained(policy, recipe, seed):
         calls.append((policy.name, seed, recipe.cutout))
         error = 20.0 + seed + (5.0 if policy.name == "none" else 0.0) + (0.5 if seed == 1 else 0.0)
-        return Trained(error, 0.0, 0.5, 0.1, 1.0, 0.0, 1, "plain", 4, None, None, {"device": "a device"})
+        return Trained(error, 0.0, 0.5, 0.1, 1.0, 0.0, 1, 1.0, "plain", 4, None, None, {"device": "a device"})
 
     return train_together
 

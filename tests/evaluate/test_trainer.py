@@ -1,12 +1,15 @@
 """Training: it learns, it repeats itself, it goes on after any kind of end, and it reports the last epoch."""
 
+import itertools
 import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -354,6 +357,20 @@ def test_on_a_gpu_only_the_run_that_diverges_is_lost(data, held_out, tiny):
     lost, kept = train_together(data, held_out, jobs, device="cuda", fuse=False)
     assert isinstance(lost, Diverged)
     assert kept.error == 0
+
+
+def test_a_run_knows_its_share_of_the_time_and_what_calculated_it(data, held_out, tiny, tmp_path, monkeypatch):
+    """Two runs share the first epoch; one of them goes on alone, on other kernels, for two more."""
+    ticks = itertools.count()  # every look at the clock is a second later: so long is an epoch
+    clock = SimpleNamespace(monotonic=lambda: float(next(ticks)), time=time.time)
+    monkeypatch.setattr(trainer_module, "time", clock)
+    jobs = [Job(named("none"), replace(tiny, epochs=3), seed, tmp_path / f"{seed}.pt") for seed in (0, 1)]
+    with pytest.raises(OutOfTime):
+        train_together(data, held_out, jobs, device="cpu", until=lambda: 0.0)
+    monkeypatch.setattr(Group, "record", lambda group: setattr(group, "kernels", "compiled"))
+    (found,) = train_together(data, held_out, jobs[:1], device="cpu")
+    assert (found.seconds, found.share_seconds, found.together) == (3.0, 2.5, 1)
+    assert found.kernels == "plain and compiled"
 
 
 def test_nothing_in_a_checkpoint_is_executed(data, held_out, tiny, tmp_path):

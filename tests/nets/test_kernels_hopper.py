@@ -5,22 +5,29 @@ GPUs alone.
 """
 
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
 from torch import nn
 
 from fasteraa.data import load
 from fasteraa.evaluate import TrainRecipe
 from fasteraa.evaluate.trainer import Group, Training
 from fasteraa.nets import hopper, kernels
-from fasteraa.nets.hopper import network as fused_network
 from fasteraa.nets.hopper import norm
 from fasteraa.nets.wide_resnet import WideResNet
 from fasteraa.policy.named import named
 
+try:
+    from fasteraa.nets.hopper import network as fused_network
+except ImportError:  # Triton without Gluon: the networks are compiled instead
+    fused_network = None
+
 NEAR = 0.02  # of a norm; bfloat16 keeps 8 bits
+with_gluon = pytest.mark.skipif(fused_network is None, reason="Triton has no Gluon here")
 
 cuda = pytest.param("cuda", marks=pytest.mark.gpu)
 
@@ -120,6 +127,8 @@ def test_convolutions(on_hopper, channels, side, count):
 @pytest.fixture
 def plain_convolutions(monkeypatch):
     """The network's, where those of our own cannot run."""
+    if fused_network is None:
+        pytest.skip("Triton has no Gluon here")
 
     def convolve(x, weights, plus=None, back=False, summed=False):
         made = F.conv_transpose2d if back else F.conv2d
@@ -179,6 +188,7 @@ def test_a_step(on_hopper):
     steps_agree(make(10, on_hopper), batch, within=1.5)
 
 
+@with_gluon
 def test_where_it_would_not_do(monkeypatch):
     wide, shape = WideResNet(10, 10, 10), torch.Size((128, 3, 32, 32))
     cpu = torch.device("cpu")
@@ -192,7 +202,9 @@ def test_where_it_would_not_do(monkeypatch):
         assert hopper.fused(wide, torch.Size(other), cpu) is None
 
 
+@with_gluon
 def test_kernels_that_do_not_work_are_not_used(monkeypatch):
+    monkeypatch.setattr(hopper, "_TRIED", (triton.__version__,))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(fused_network, "agrees", lambda device: 1 / 0)
     assert not hopper.usable(torch.device("cuda", 7))
@@ -200,6 +212,27 @@ def test_kernels_that_do_not_work_are_not_used(monkeypatch):
     assert hopper.usable(torch.device("cuda", 6))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (10, 0))
     assert not hopper.usable(torch.device("cuda", 5))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(hopper, "_TRIED", ("3.6.", "3.7."))
+    monkeypatch.setattr(triton, "__version__", "3.10.0")
+    assert not hopper.usable(torch.device("cuda", 4))
+
+
+def test_the_probe_finds_what_is_wrong(plain_convolutions, monkeypatch):
+    if not kernels.INTERPRETED:
+        pytest.skip("the kernels are compiled here, not interpreted")
+    probe = partial(fused_network._block_agrees, torch.device("cpu"), hopper.WIDTH, 8, 4)
+    assert probe()
+    right = fused_network.convolve
+
+    def wrong(x, *given, back=False, **others):
+        out, parts = right(x, *given, back=back, **others)
+        if back:
+            out[1, :, 3:5] = 0  # a few rows of one image
+        return out, parts
+
+    monkeypatch.setattr(fused_network, "convolve", wrong)
+    assert not probe()
 
 
 @pytest.mark.gpu

@@ -363,6 +363,7 @@ def _record(cell: Cell, trained: Trained | Diverged) -> dict[str, Any]:
         "seconds": round(trained.seconds, 2),
         "setup_seconds": round(trained.setup_seconds, 2),
         "together": trained.together,
+        "share_seconds": round(trained.share_seconds, 2),
         "kernels": trained.kernels,
         "steps": trained.steps,
         **trained.provenance,
@@ -436,6 +437,11 @@ def _saw(provenance: Mapping[str, Any], arena: Arena) -> bool:
     return not isinstance(left_out, int | float) or left_out < arena.share
 
 
+def _cost(record: Mapping[str, Any]) -> float:
+    """Seconds of training that were its own; older records know only who shared the last part of them."""
+    return float(record.get("share_seconds", record["seconds"] / record.get("together", 1)))
+
+
 def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[str, dict[int, float]]) -> Row:
     mine = errors[contender.label]
     against = {}
@@ -450,7 +456,7 @@ def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[
         estimate(list(mine.values())),
         against,
         contender.search_seconds,
-        sum(r["seconds"] / r.get("together", 1) for r in records.values()) / len(records),
+        sum(map(_cost, records.values())) / len(records),
     )
 
 

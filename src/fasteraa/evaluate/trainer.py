@@ -51,8 +51,9 @@ class Trained:
     train_loss: float  # mean of the last epoch
     seconds: float  # of training, without set-up and without the final measurement
     setup_seconds: float  # compilation and capture
-    together: int  # runs that shared the device, and these seconds
-    kernels: str  # plain, compiled, or our own (hopper)
+    together: int  # runs that shared the device in the end, and these seconds
+    share_seconds: float  # its own part of them, whoever shared the device meanwhile
+    kernels: str  # plain, compiled, our own (hopper), or one after the other
     steps: int
     network: nn.Module
     normalise: Normalise
@@ -123,13 +124,12 @@ def train_together(
     if len({(job.recipe.epochs, job.recipe.batch_size) for job in jobs}) > 1:
         raise ConfigError("runs trained together must have the same epochs and batch_size")
     place = find_device(device)
+    origins = [_provenance(data, held_out, job.policy, job.recipe, job.seed, place) for job in jobs]
     with memory_advice("lower --batch-size, --size or --jobs, or take a smaller --network"):
         group = Group([Training(data, job.policy, job.recipe, job.seed, place) for job in jobs], fuse)
         group.go([job.checkpoint for job in jobs], tell, until)
-        found = [
-            _outcome(group, training, held_out, _provenance(data, held_out, job.policy, job.recipe, job.seed, place))
-            for job, training in zip(jobs, group.members, strict=True)
-        ]
+        pairs = zip(group.members, origins, strict=True)
+        found = [_outcome(group, training, held_out, provenance) for training, provenance in pairs]
     for job in jobs:
         if job.checkpoint is not None:
             job.checkpoint.unlink(missing_ok=True)
@@ -152,7 +152,8 @@ def _outcome(group: Group, training: Training, held_out: Images, provenance: dic
         seconds=group.seconds,
         setup_seconds=group.setup_seconds,
         together=together,
-        kernels=group.kernels,
+        share_seconds=training.share_seconds,
+        kernels=" and ".join(training.kernels) or "unknown",
         steps=training.recipe.epochs * training.feed.steps,
         network=training.network,
         normalise=training.feed.normalise,
@@ -176,11 +177,12 @@ class Group:
         """All epochs that are left. A signal or the time limit ends it after an epoch, with the state saved."""
         self._load(checkpoints)
         self.record()
-        began, saved = time.monotonic() - self.seconds, time.monotonic()
+        saved = time.monotonic()
         with signals() as caught:
             while self.epoch < self.epochs and any(member.diverged is None for member in self.members):
+                began = time.monotonic()
                 self.one_epoch()
-                self.seconds = time.monotonic() - began
+                self._count(time.monotonic() - began)
                 if tell is not None:
                     tell(self.epoch, self.epochs, self.members[0].loss)
                 unfinished = self.epoch < self.epochs
@@ -222,6 +224,14 @@ class Group:
             member.loss = mean
             if member.diverged is None and not math.isfinite(mean):
                 member.diverged = self.epoch  # it keeps its place in the graph: to record another would take longer
+
+    def _count(self, seconds: float) -> None:
+        """Of an epoch: whose time it was, and what calculated it."""
+        self.seconds += seconds
+        for member in self.members:
+            member.share_seconds += seconds / len(self.members)
+            if self.kernels not in member.kernels:
+                member.kernels.append(self.kernels)
 
     def _save(self, checkpoints: Sequence[Path | None]) -> None:
         for member, path in zip(self.members, checkpoints, strict=True):
@@ -268,6 +278,7 @@ class Training:
         self.optimiser = _optimiser(self.network, recipe, self.rate)
         self.loss = math.nan
         self.diverged: int | None = None  # the epoch in which its loss was not finite
+        self.share_seconds, self.kernels = 0.0, list[str]()  # as in Trained
 
     def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Forward, backward, clip, update; the plain path, which the captured one repeats."""
@@ -303,6 +314,8 @@ class Training:
             "loss": self.loss,
             "diverged": self.diverged,
             "seconds": seconds,
+            "share_seconds": self.share_seconds,
+            "kernels": self.kernels,
         }
         with RunFolder(path.parent).replacing(path) as partial:
             torch.save(state, partial)
@@ -313,6 +326,7 @@ class Training:
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate
         self.loss, self.diverged = state["loss"], state.get("diverged")
+        self.share_seconds, self.kernels = state.get("share_seconds", state["seconds"]), state.get("kernels", [])
 
     def tensors(self) -> list[Tensor]:
         """Everything a step changes; momenta only once they exist."""

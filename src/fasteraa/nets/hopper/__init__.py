@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fasteraa.nets.wide_resnet import Block, WideResNet
 
 WIDTH = 160  # channels are multiples of it
+_TRIED = ("3.6.",)  # versions of Triton, whose language for them is not settled, that they were run with
 
 
 def fused(network: nn.Module, shape: torch.Size, device: torch.device) -> Callable[[Tensor], Tensor] | None:
@@ -36,6 +37,10 @@ def usable(device: torch.device) -> bool:
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         return False
     try:
+        import triton
+
+        if not triton.__version__.startswith(_TRIED):
+            return False
         from fasteraa.nets.hopper.network import agrees
 
         return agrees(device)

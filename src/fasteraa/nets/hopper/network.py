@@ -207,15 +207,20 @@ def _last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-@torch.enable_grad()
 def agrees(device: torch.device) -> bool:
-    """Outputs and gradients of a small block are those of plain torch."""
+    """Outputs and gradients of two blocks are those of plain torch: in one, programs have several tiles to make, in
+    the other they have several tiles of channels."""
+    return _block_agrees(device, WIDTH, 32, 64) and _block_agrees(device, 2 * WIDTH, 16, 4)
+
+
+@torch.enable_grad()
+def _block_agrees(device: torch.device, channels: int, side: int, count: int) -> bool:
     generator = torch.Generator(device).manual_seed(0)
-    block = Block(WIDTH, WIDTH, 1, 0.0).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    block = Block(channels, channels, 1, 0.0).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     for weight in block.parameters():
         drawn = torch.randn(weight.shape, generator=generator, device=device)
         weight.data.copy_((drawn / 40 if weight.ndim > 1 else 1 + drawn / 2).bfloat16())
-    x = torch.randn(4, WIDTH, 8, 8, generator=generator, device=device).bfloat16()
+    x = torch.randn(count, channels, side, side, generator=generator, device=device).bfloat16()
     x = _last(x).requires_grad_()
     halves = {layer: layer.weight.detach().bfloat16() for layer in (block.conv1, block.conv2)}
     aside = _Aside(device)
@@ -225,5 +230,10 @@ def agrees(device: torch.device) -> bool:
     upstream = torch.randn(x.shape, generator=generator, device=device).bfloat16()
     found, wanted = (torch.autograd.grad(y, leaves, _last(upstream.to(y.dtype))) for y in (ours, theirs))
     aside.join()
-    pairs = zip((ours, *found), (theirs, *wanted), strict=True)
-    return all(bool((a.float() - b.float()).norm() <= 0.05 * b.float().norm()) for a, b in pairs)
+    # rounding makes 0.4% of the outputs and, since it opens and closes ReLUs, up to 4% of gradients; a wrong tile more
+    near = _is_near(ours, theirs, 0.02)
+    return near and all(_is_near(one, other, 0.08) for one, other in zip(found, wanted, strict=True))
+
+
+def _is_near(found: Tensor, wanted: Tensor, within: float) -> bool:
+    return bool((found.float() - wanted.float()).norm() <= within * wanted.float().norm())
