@@ -30,7 +30,7 @@ from fasteraa.evaluate.compare import (
 )
 from fasteraa.evaluate.listed import ListedSet
 from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Diverged, Trained
+from fasteraa.evaluate.trainer import Diverged, Trained, epochs_done
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import publish, read_comparison
 
@@ -124,6 +124,15 @@ def test_random_among_others_is_new_in_every_run_that_takes_it():
     )  # fmt: skip
     with pytest.raises(PolicyError, match="no known policy of that name: 'nothing'"):
         parse_contenders("mixed=random+nothing", 1)
+
+
+def test_a_yardstick_is_found_under_another_label(arena, quick, monkeypatch):
+    monkeypatch.setattr(compare_module, "train_together", noted([]))
+    contenders = parse_contenders("uniform,nothing=none", 2)
+    run_cells(arena, cells_of(contenders, quick, range(2)), 1, str)
+    uniform, nothing = tabulate(arena, contenders, quick, range(2)).rows
+    assert uniform.against.keys() == {"none"}
+    assert nothing.against == {}
 
 
 def test_a_yardstick_is_found_however_it_is_spelt():
@@ -556,12 +565,24 @@ def on_a_gpu(monkeypatch, free):
 
 @pytest.mark.parametrize(
     ("free", "batch_size", "sizes"),
-    [(2**40, 128, [8, 2]), (2**40, 4096, [1] * 10), (5 * 2**30, 128, [2] * 5), (2**20, 128, [1] * 10)],
+    [(2**40, 128, [8, 2]), (2**40, 4096, [1] * 10), (7 * 2**30, 128, [2] * 5), (2**20, 128, [1] * 10)],
 )
 def test_how_many_small_runs_share_a_gpu(arena, quick, monkeypatch, free, batch_size, sizes):
     groups = on_a_gpu(monkeypatch, free)
     run_cells(arena, cells(arena, replace(quick, batch_size=batch_size), seeds=5), say=str)
     assert [len(group) for group in groups] == sizes
+
+
+def test_a_damaged_checkpoint_ends_it_after_the_others(arena, quick, monkeypatch):
+    groups = on_a_gpu(monkeypatch, 2**40)
+    first, *others = cells(arena, quick, policies="none", seeds=3)
+    file = first.file(arena.folder, arena.data, arena.held_out).with_suffix(".pt")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("no checkpoint")
+    run_cells(arena, [first, *others], say=str)
+    assert groups == [[("none", 1), ("none", 2)], [("none", 0)]]
+    with pytest.raises(RunError, match="is no checkpoint, or a damaged one: remove it to start anew"):
+        epochs_done(file)
 
 
 def test_what_shares_a_gpu_is_alike(arena, quick, monkeypatch):

@@ -33,10 +33,10 @@ from fasteraa.search.run import choose_backbone, find_device
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
 _MOST_EPOCHS = 240
 # Small networks leave most of a GPU idle. On an H200, eight runs of WRN-40-2 side by side take 2.36 ms a step each, one
-# alone 3.75; two of WRN-28-10 10.3, one alone 11.2 (batches of 128, 32x32). Larger images keep it busy.
+# alone 3.75; two of WRN-28-10 9.0, one alone 9.3 (batches of 128, 32x32). Larger images keep it busy.
 _SIDE_BY_SIDE = 8
 _SMALL_STEP = 128 * 32 * 32  # pixels
-_ROOM = 2 * 2**30  # bytes for each; a WRN-28-10 takes 1.7 GiB
+_ROOM = 3 * 2**30  # bytes for each; a WRN-28-10 takes 1.7 GiB compiled, and, reckoned, 2.4 in our own kernels
 Say = Callable[[str], None]
 
 
@@ -287,13 +287,17 @@ def _results(
 def _groups(arena: Arena, cells: Sequence[Cell], jobs: int) -> Iterator[list[Cell]]:
     """So many at once, in their order.
 
-    What shares a graph has the same network and as many steps of the same size, and as many of them behind it.
+    What shares a graph has the same network and as many steps of the same size, and as many of them behind it. Those
+    that cannot go on come last: what they tell ends it all.
     """
-    alike: dict[tuple[str, int, int, int], list[Cell]] = {}
+    alike: dict[tuple[bool, str, int, int, int], list[Cell]] = {}
     for cell in cells:
-        done = epochs_done(_checkpoint(arena, cell))
-        alike.setdefault((cell.recipe.network, cell.recipe.epochs, cell.recipe.batch_size, done), []).append(cell)
-    for kind in alike.values():
+        try:
+            done, lost = epochs_done(_checkpoint(arena, cell)), False
+        except RunError:
+            done, lost = 0, True
+        alike.setdefault((lost, cell.recipe.network, cell.recipe.epochs, cell.recipe.batch_size, done), []).append(cell)
+    for _, kind in sorted(alike.items(), key=lambda each: each[0][0]):
         yield from (kind[first : first + jobs] for first in range(0, len(kind), jobs))
 
 
@@ -405,7 +409,8 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
         else:
             records[cell.label][cell.seed] = record
     errors = {label: {seed: r["error"] for seed, r in found.items()} for label, found in records.items()}
-    rows = [_row(each, records[each.label], errors) for each in contenders if records[each.label]]
+    yardsticks = {name: label for name in YARDSTICKS if (label := _label_of(name, contenders)) is not None}
+    rows = [_row(each, records[each.label], errors, yardsticks) for each in contenders if records[each.label]]
     devices = {str(r.get("device", "unknown device")) for found in records.values() for r in found.values()}
     return Comparison(
         arena.data.name,
@@ -442,13 +447,28 @@ def _cost(record: Mapping[str, Any]) -> float:
     return float(record.get("share_seconds", record["seconds"] / record.get("together", 1)))
 
 
-def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[str, dict[int, float]]) -> Row:
+def is_yardstick(name: str, label: str, hashes: Sequence[str]) -> bool:
+    """Also under another label."""
+    return label == name or set(hashes) == {named(name).hash}
+
+
+def _label_of(yardstick: str, contenders: Sequence[Contender]) -> str | None:
+    hashes = {each.label: [policy.hash for policy in each.policies] for each in contenders}
+    return next((label for label, found in hashes.items() if is_yardstick(yardstick, label, found)), None)
+
+
+def _row(
+    contender: Contender,
+    records: dict[int, dict[str, Any]],
+    errors: dict[str, dict[int, float]],
+    yardsticks: Mapping[str, str],
+) -> Row:
     mine = errors[contender.label]
     against = {}
-    for yardstick in YARDSTICKS:
-        shared = sorted(set(mine) & set(errors.get(yardstick, {})))
-        if shared and yardstick != contender.label:
-            against[yardstick] = paired([mine[s] for s in shared], [errors[yardstick][s] for s in shared])
+    for yardstick, label in yardsticks.items():
+        shared = sorted(set(mine) & set(errors[label]))
+        if shared and label != contender.label:
+            against[yardstick] = paired([mine[s] for s in shared], [errors[label][s] for s in shared])
     return Row(
         contender.label,
         tuple(policy.hash for policy in contender.policies),

@@ -9,6 +9,7 @@ import json
 import math
 import platform
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -348,6 +349,8 @@ def _read(path: Path | None, device: torch.device, mmap: bool = False) -> dict[s
     """Tensors and plain values alone: nothing in the file is executed."""
     if path is None or not path.exists():
         return None
+    if not zipfile.is_zipfile(path):
+        raise RunError(f"{str(path)!r} is no checkpoint, or a damaged one: remove it to start anew")
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
     except Exception as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.evaluate.arena import twice_words
-from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row
+from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row, is_yardstick
 from fasteraa.evaluate.harm import Harms
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import Estimate, estimate, in_words
@@ -91,12 +91,12 @@ def _ranking(comparison: Comparison) -> str:
     ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
     if len(ranked) == 1:
         return f"{ranked[0].label}: {interval(ranked[0].error)}% errors."
-    present = {row.label for row in ranked}
-    return " ".join([_lowest(ranked), *(_test(ranked, name) for name in YARDSTICKS if name in present)])
+    present = [name for name in YARDSTICKS if any(is_yardstick(name, row.label, row.hashes) for row in ranked)]
+    return " ".join([_lowest(ranked), *(_test(ranked, name) for name in present)])
 
 
 def _test(ranked: Sequence[Row], yardstick: str) -> str:
-    others = [row for row in ranked if row.label != yardstick]
+    others = [row for row in ranked if not is_yardstick(yardstick, row.label, row.hashes)]
     untested = [row.label for row in others if row.against.get(yardstick, _NO_RUNS).n < 2]
     if len(untested) == len(others):
         return f"No test against {yardstick}: that takes two seeds."
