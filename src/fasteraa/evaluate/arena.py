@@ -41,6 +41,8 @@ class Arena:
     device: str
     share: float = 0.0  # of the training images that was held out to measure errors on
     command: str | None = None  # the command line that asked for it
+    seed: int = 0  # by which that share was chosen
+    split: str = "test"  # that errors are measured on where no share is held out
 
     @property
     def device_name(self) -> str:
@@ -120,7 +122,9 @@ def open_arena(
     side = as_size(size) or probe_size(train, Look())
     fits = fits_memory((subset or len(train)) + len(test), side)
     data = _images(train, opened.name, side, fits, subset, seed)
-    return Arena(data, _images(test, opened.name, side, fits), measured_on, folder, device, share)
+    measured = _images(test, opened.name, side, fits)
+    other = "test" if "test" in opened.splits else "val"
+    return Arena(data, measured, measured_on, folder, device, share, seed=seed, split=other)
 
 
 def open_folder(folder: Path) -> None:

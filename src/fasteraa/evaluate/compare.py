@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from fasteraa.data.source import whole_and_split
 from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, open_arena
 from fasteraa.evaluate.listed import Images, ListedSet
@@ -424,16 +425,22 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
 
 
 def has_seen(contender: Contender, arena: Arena) -> bool:
-    """A search takes all training images unless it was told to leave out what is held out here."""
-    return bool(arena.share) and any(_saw(policy.provenance, arena) for policy in contender.policies)
+    """Was one of its policies found on images that errors are measured on? Names decide where fingerprints cannot."""
+    return any(_saw(policy.provenance, arena) for policy in contender.policies)
 
 
 def _saw(provenance: Mapping[str, Any], arena: Arena) -> bool:
+    """A search takes all images of its split unless it was told to leave out what is held out here."""
     data, config = provenance.get("data"), provenance.get("config")
-    if not isinstance(data, Mapping) or data.get("name") != arena.data.name:
+    if not isinstance(data, Mapping):
+        return False
+    if data.get("fingerprint") in (arena.data.fingerprint, arena.held_out.fingerprint):
+        return bool(data["fingerprint"] == arena.held_out.fingerprint)
+    whole, part = whole_and_split(arena.data.name)
+    if whole_and_split(str(data.get("name"))) != (whole, part if arena.share else arena.split):
         return False
     left_out = config.get("held_out", 0.0) if isinstance(config, Mapping) else 0.0
-    return not isinstance(left_out, int | float) or left_out < arena.share
+    return not isinstance(left_out, int | float) or not arena.share or arena.seed != 0 or left_out < arena.share
 
 
 def _row(contender: Contender, records: dict[int, dict[str, Any]], errors: dict[str, dict[int, float]]) -> Row:
