@@ -290,3 +290,14 @@ def test_the_papers_recipes():
     assert imagenet.objective == "paper"
     assert effective_config({"set_": ["objective=diverse"]}, None, "cifar10").objective == "diverse"
     assert effective_config({}, None, None).objective == "diverse"
+
+
+@pytest.mark.parametrize("name", ["sample", "cifar10"])
+def test_a_known_name_that_is_a_folder_here_is_told(name, photos, tmp_path, inside):
+    (tmp_path / name).symlink_to(photos)
+    known = inside("data", "check", name, cwd=tmp_path)
+    assert f"the folder here is ./{name}\n" in known.stderr
+    assert "bees" not in known.stdout
+    folder = inside("data", "check", f"./{name}")
+    assert (folder.returncode, folder.stderr) == (0, "")
+    assert "bees" in folder.stdout

@@ -59,9 +59,20 @@ def list_ops(
         print_table("Operations", OPS_COLUMNS, op_rows())
 
 
+def tell_hidden(source: str | None) -> str | None:
+    """The same word may stand for a known data set and for a folder: say which one is taken."""
+    if source is not None:
+        from fasteraa.data.resolve import hides
+
+        if said := hides(source):
+            typer.echo(f"fasteraa: {said}", err=True)
+    return source
+
+
 SourceArgument = Annotated[
     str | None,
     typer.Argument(
+        callback=tell_hidden,
         help="A folder of class folders (or of images/ and masks/), a .csv/.jsonl/.parquet manifest, a named set such "
         "as cifar10, an .npz file, hf:NAME, shards/{000..003}.tar; the embedded sample if left out.",
         show_default=False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fasteraa.cli.app import DataRoot, app
+from fasteraa.cli.app import DataRoot, app, tell_hidden
 
 
 @app.command("report")
@@ -20,7 +20,10 @@ def report_command(
         Path | None, typer.Option(help="A folder of fasteraa compare; its table goes into the page.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option(help="The images for the gallery (default: those of the search, if known by name).")
+        str | None,
+        typer.Option(
+            callback=tell_hidden, help="The images for the gallery (default: those of the search, if known by name)."
+        ),
     ] = None,
     data_root: DataRoot = None,
     serve: Annotated[bool, typer.Option("--serve", help="Follow the run in a browser, on this machine alone.")] = False,
