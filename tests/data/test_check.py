@@ -126,3 +126,12 @@ def test_the_sample():
 def test_the_size_of_a_search_without_a_gpu(grow):
     (line,) = [line for line in check(grow({"a": 1, "b": 1}, 200, 180)).lines() if line.startswith("sizes:")]
     assert line.endswith("a search takes them at 128x128 if no size is given (on a CPU at 32x32)")
+
+
+def test_folders_beside_the_splits_are_named(grow):
+    root = grow({"train/cat": 2, "train/dog": 2, "val/cat": 1, "valid/dog": 1, "masks_old": 1, "notes": 0})
+    report = check(root)
+    assert report.aside == ("masks_old", "notes", "val")
+    assert report.total == 5
+    assert "left aside, beside the splits: masks_old, notes, val" in report.lines()
+    assert check(root / "train").aside == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -102,6 +102,7 @@ class CheckReport:
     notes: tuple[str, ...]  # splits that could not be listed
     in_masks: tuple[InMasks, ...] = ()  # what masks hold, 255 too if it occurs
     segmentation: bool = False
+    aside: tuple[str, ...] = ()  # folders beside the splits, which nothing is read from
 
     @property
     def task(self) -> str:
@@ -133,6 +134,7 @@ class CheckReport:
             *_list_lines("duplicates (same pixels)", [group.line() for group in self.duplicates]),
             *_list_lines("broken", [f"{item.path}: {item.reason}" for item in self.broken]),
             f"ignored: {self.ignored} files that are no images or lie beside the class folders",
+            *([f"left aside, beside the splits: {_few(self.aside)}"] if self.aside else ()),
             *(f"note: {note}" for note in self.notes),
         ]
 
@@ -165,6 +167,7 @@ def check(
         notes=tuple(notes),
         in_masks=_in_masks(seen, names),
         segmentation=any(listing.pair is not None for listing in listings.values()),
+        aside=opened.aside,
     )
 
 
@@ -252,9 +255,12 @@ def _split_lines(split: SplitCount, segmentation: bool = False) -> list[str]:
     counts = [count for _, count in split.per_class]
     head = f"{split.split}: {split.total} images, {min(counts)} to {max(counts)} per class"
     rows = [f"{name} {count}" for name, count in split.per_class]
-    shown = ", ".join(rows[:_SHOWN]) + (f", and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
     empty = [f"  WITHOUT IMAGES: {', '.join(split.empty[:_SHOWN])}"] if split.empty else []
-    return [f"{head} ({shown})", *empty]
+    return [f"{head} ({_few(rows)})", *empty]
+
+
+def _few(words: Sequence[str]) -> str:
+    return ", ".join(words[:_SHOWN]) + (f", and {len(words) - _SHOWN} more" if len(words) > _SHOWN else "")
 
 
 def _size_lines(

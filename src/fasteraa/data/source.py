@@ -83,6 +83,7 @@ class Source:
 
     name: str
     splits: Mapping[str, Callable[[], Listing]]
+    aside: tuple[str, ...] = ()  # folders that are no part of it
 
     def listing(self, split: str) -> Listing:
         """The split of that name; `test` falls back on `val`, which is all that many folders have."""
