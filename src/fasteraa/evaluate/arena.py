@@ -16,6 +16,7 @@ import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import Look
+from fasteraa.data.fitness import check_for_classifiers
 from fasteraa.data.folder import check_beside
 from fasteraa.data.gather import Wanted, gather, probe_size
 from fasteraa.data.load import as_size, check_not_empty, hold_out
@@ -106,12 +107,7 @@ def open_arena(
     open_folder(folder)
     train = opened.listing(split)
     check_not_empty(train, opened.name, split)
-    if train.pair is not None:
-        raise DataError(
-            f"policies are compared by training classifiers, {opened.name} has masks in the place of labels"
-        )
-    if len(np.unique(train.labels)) < 2:
-        raise DataError(f"policies are compared by training classifiers, that needs two classes; {opened.name} has one")
+    check_for_classifiers(train, opened.name)
     test = _test_listing(opened, train.classes) if held_out is None else None
     measured_on, share = "test images", 0.0
     if test is None:

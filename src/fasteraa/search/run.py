@@ -17,11 +17,12 @@ from torch import Generator, Tensor
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
+from fasteraa.data.fitness import check_enough
 from fasteraa.data.folder import check_beside
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistics, make_primitive
 from fasteraa.policy.artifact import Policy
-from fasteraa.search.config import LEAST_BATCH, SearchConfig, settled, to_settings
+from fasteraa.search.config import SearchConfig, settled, to_settings
 from fasteraa.search.fast import load_optimiser, make_step
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, signals
@@ -166,8 +167,7 @@ class Run:
     def __init__(
         self, data: ImageSet, config: SearchConfig, device: torch.device, folder: RunFolder | None, progress: Progress
     ):
-        if len(data) < LEAST_BATCH:
-            raise DataError(f"a search needs at least {LEAST_BATCH} images, {data.name!r} has {len(data)}")
+        check_enough(len(data), data.name)
         self.config = config = settled(config, len(data))
         assert config.epochs is not None
         self.planned = config.epochs
