@@ -73,6 +73,7 @@ def compare_command(
     from fasteraa.errors import RunError
     from fasteraa.evaluate.compare import cells_of, end_of, parse_contenders, run_cells, tabulate
     from fasteraa.report.comparison import publish
+    from fasteraa.search.lock import alone_in
     from fasteraa.search.progress import Lines
     from fasteraa.search.trackers import track
 
@@ -83,7 +84,8 @@ def compare_command(
         chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
         typer.echo(_describe(arena, chosen))
         tracking.begin({"data": arena.data.name, "policies": policies, "seeds": seeds, **asdict(chosen)})
-        run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo, until)
+        with alone_in(out):
+            run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo, until)
         comparison = tabulate(arena, contenders, chosen, range(seeds))
         publish(comparison, out)
         _print(comparison)

@@ -133,6 +133,7 @@ def _search(
     from fasteraa.report.preview import draw_sheet
     from fasteraa.report.summary import summarise
     from fasteraa.search.folder import RunFolder
+    from fasteraa.search.lock import alone_in
     from fasteraa.search.run import search
 
     result = search(
@@ -151,7 +152,8 @@ def _search(
         summary = f"{_about_masks(result)}\n\n{summary}"
     elif race is not None and result.finished:
         try:
-            calibration = _calibrate(result, settings, race, folder, device, progress.say)
+            with alone_in(out):
+                calibration = _calibrate(result, settings, race, folder, device, progress.say)
         # such data say nothing about how much, or are too small for --calibrate-network: no reason to lose the summary
         except (RaceError, ConfigError) as error:
             summary += f"\n\n{error}\nThe policy is as the search found it."

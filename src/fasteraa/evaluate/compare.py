@@ -29,6 +29,7 @@ from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import named
 from fasteraa.search.folder import RunFolder, as_file_name
+from fasteraa.search.lock import alone_in
 from fasteraa.search.run import choose_backbone, find_device
 
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
@@ -492,5 +493,6 @@ def compare(
     for each in arena.warnings:
         say(each)
     recipe = recipe or choose_recipe(arena.data, device, network)
-    run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)
+    with alone_in(arena.folder):
+        run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)
     return tabulate(arena, contenders, recipe, range(seeds))

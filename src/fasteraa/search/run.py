@@ -7,6 +7,7 @@ import math
 import platform
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from fasteraa.search.config import SearchConfig, settled, to_settings
 from fasteraa.search.fast import load_optimiser, make_step
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, signals
+from fasteraa.search.lock import alone_in
 from fasteraa.search.progress import Epoch, Progress, Silent
 from fasteraa.search.step import METRICS, Normalise, soft_policy
 
@@ -76,21 +78,22 @@ def search(
         folder.open_old(config, but=("batch_size",)) if resume else folder.open_new()  # images may be fewer
     elif resume:
         raise ConfigError("resume needs the folder of the run: out=...")
-    data = source if isinstance(source, ImageSet) else _load(source, config, place, data_root)
-    run = Run(data, config, place, folder, progress)
-    if run.config.batch_size < config.batch_size:
-        progress.say(
-            f"batches of {run.config.batch_size} images instead of {config.batch_size}: there are only {len(data)}"
-        )
-    if folder is not None:
-        run.describe_data()
-        if resume:
-            run.load()
-        folder.begin(run.config)  # when resuming, the number of epochs may be another
-        if not resume:
-            run.save_start()
-            folder.keep_source(source, data_root)
-    return run.go(max_minutes)
+    with nullcontext() if folder is None else alone_in(folder.path):
+        data = source if isinstance(source, ImageSet) else _load(source, config, place, data_root)
+        run = Run(data, config, place, folder, progress)
+        if run.config.batch_size < config.batch_size:
+            progress.say(
+                f"batches of {run.config.batch_size} images instead of {config.batch_size}: there are only {len(data)}"
+            )
+        if folder is not None:
+            run.describe_data()
+            if resume:
+                run.load()
+            folder.begin(run.config)  # when resuming, the number of epochs may be another
+            if not resume:
+                run.save_start()
+                folder.keep_source(source, data_root)
+        return run.go(max_minutes)
 
 
 def find_device(name: str) -> torch.device:
