@@ -9,6 +9,7 @@ import typer
 
 from fasteraa._version import __version__
 from fasteraa.cli.export import export_command
+from fasteraa.cli.usage import refuse_idle
 from fasteraa.search.config import FIELDS
 
 app = typer.Typer(
@@ -107,6 +108,7 @@ Trackers = Annotated[
 
 @app.command("search")
 def search_command(
+    context: typer.Context,
     source: SourceArgument = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/search"),
     config: ConfigFile = None,
@@ -146,6 +148,8 @@ def search_command(
     """Find a policy for your images."""
     from fasteraa.cli.search import Race, run_search
 
+    if not calibrate:
+        refuse_idle(context, ("calibrate_minutes", "calibrate_network", "calibrate_epochs"), "with --no-calibrate")
     race = Race(calibrate_minutes, calibrate_network, calibrate_epochs) if calibrate else None
     flags = _flags(locals())
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]

@@ -160,10 +160,14 @@ def _arena(source: str | None, folder: Path, **data: Any) -> Arena:
 
 
 def _recipe(arena: Arena, network: str, name: str | None, **changes: Any) -> TrainRecipe:
-    from fasteraa.evaluate.compare import choose_recipe
+    from fasteraa.evaluate.compare import check_network, choose_recipe
     from fasteraa.evaluate.recipe import paper_recipe
 
-    recipe = choose_recipe(arena.data, arena.device, network) if name is None else paper_recipe(name)
+    if name is None:
+        recipe = choose_recipe(arena.data, arena.device, network)
+    else:
+        recipe = paper_recipe(name)
+        check_network(recipe, network)
     return replace(recipe, **{key: value for key, value in changes.items() if value is not None})
 
 

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from fasteraa.cli.app import DataRoot, app, tell_hidden
+from fasteraa.cli.usage import refuse_idle
 
 
 @app.command("report")
 def report_command(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(help="The folder of a search.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page to write (default: report.html in the run folder).")
@@ -35,6 +37,7 @@ def report_command(
 
     options = Options(comparison, source, data_root)
     if not serve:
+        refuse_idle(context, ("port",), "without --serve")
         target = run / "report.html" if out is None else out
         write_report(run, target, options)
         typer.echo(str(target))

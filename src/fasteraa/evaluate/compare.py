@@ -213,6 +213,12 @@ def choose_recipe(data: Images, device: str, network: str = "auto") -> TrainReci
     return replace(recipe, epochs=min(max(recipe.epochs, 1000 * recipe.epochs // len(data)), _MOST_EPOCHS))
 
 
+def check_network(recipe: TrainRecipe, network: str) -> None:
+    """A recipe has its network."""
+    if network not in ("auto", recipe.network):
+        raise ConfigError(f"the recipe is one for {recipe.network}, but the network was to be {network}")
+
+
 def end_of(max_minutes: float | None) -> float:
     """The moment at which so many minutes will have passed."""
     if max_minutes is not None and not max_minutes >= 0:
@@ -483,8 +489,8 @@ def compare(
     `diverged`.
     """
     until = end_of(max_minutes)
-    if recipe is not None and network not in ("auto", recipe.network):
-        raise ConfigError(f"the recipe is one for {recipe.network}, but the network was to be {network}")
+    if recipe is not None:
+        check_network(recipe, network)
     if seeds < 1:
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
     check_jobs(jobs)
