@@ -1,10 +1,14 @@
 """`fasteraa search` and its neighbours, end to end on small pictures."""
 
+import html
 import json
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -290,3 +294,38 @@ def test_the_papers_recipes():
     assert imagenet.objective == "paper"
     assert effective_config({"set_": ["objective=diverse"]}, None, "cifar10").objective == "diverse"
     assert effective_config({}, None, None).objective == "diverse"
+
+
+@pytest.mark.parametrize("name", ["sample", "cifar10"])
+def test_a_known_name_that_is_a_folder_here_is_told(name, photos, tmp_path, inside):
+    (tmp_path / name).symlink_to(photos)
+    known = inside("data", "check", name, cwd=tmp_path)
+    assert f"the folder here is ./{name}\n" in known.stderr
+    assert "bees" not in known.stdout
+    folder = inside("data", "check", f"./{name}")
+    assert (folder.returncode, folder.stderr) == (0, "")
+    assert "bees" in folder.stdout
+
+
+def test_the_command_of_a_report_does_it_again(photos, tmp_path, monkeypatch):
+    """From the same place, by a shell, with a space in every name."""
+    from fasteraa.cli.search import Race, run_search
+    from fasteraa.report.page import Options, write_report
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my photos").symlink_to(photos)
+    flags = {"size": 16, "epochs": 1, "batch_size": 8, "ops": "flip,invert", "set_": ["broken_budget=0.5"]}
+    given = (None, False, "cpu", None, False, None)
+    run_search("my photos", Path("my runs/one"), flags, *given, Race(0.01, "small", 1), [])
+    known = json.loads(Path("my runs/one/source.json").read_text())
+    assert known["calibrate-minutes"] == "0.01"
+    assert (known["calibrate-network"], known["calibrate-epochs"]) == ("small", "1")
+    run_search("my photos", Path("my runs/two"), flags, *given, None, [])
+    write_report(Path("my runs/two"), Path("page.html"), Options())
+    (command,) = re.findall("<code>fasteraa (search .*?)</code>", Path("page.html").read_text())
+    done = fasteraa(*shlex.split(html.unescape(command)))
+    assert done.returncode == 0, done.stderr
+    again, first = (Policy.load(Path(run) / "policy.json") for run in ("runs/again", "my runs/two"))
+    for what in ("config", "data"):
+        assert again.provenance[what] == first.provenance[what]
+    assert "calibration" not in again.provenance

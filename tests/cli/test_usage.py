@@ -80,3 +80,30 @@ def test_output_that_cannot_be_written():
     assert done.returncode == 2
     assert "No space left on device" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["search", "--no-calibrate", "--calibrate-minutes", "5"],
+            "--calibrate-minutes has no effect with --no-calibrate",
+        ),
+        (
+            ["search", "--no-calibrate", "--calibrate-network=small", "--calibrate-epochs", "3"],
+            "--calibrate-network, --calibrate-epochs have no effect with --no-calibrate",
+        ),
+        (["report", "run", "--port", "9000"], "--port has no effect without --serve"),
+        (["reproduce", "--quick"], "--quick has no effect without the name of a table"),
+        (["reproduce", "svhn", "--quick", "--device", "cuda"], "--device has no effect with --quick"),
+        (["reproduce", "svhn", "--table-only", "--jobs", "2"], "--jobs has no effect with --table-only"),
+        (
+            ["evaluate", "--recipe", "cifar/wrn-28-10", "--network", "small", "--subset", "20"],
+            "the recipe is one for wrn-28-10, but the network was to be small",
+        ),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_flags_without_an_effect_are_refused(words, told, inside, tmp_path):
+    done = inside(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"fasteraa: {told}\n")

@@ -7,7 +7,11 @@ import pytest
 from PIL import Image
 
 from fasteraa.data import check
+from fasteraa.data.fitness import LEAST_IMAGES
 from fasteraa.errors import DataError
+from fasteraa.evaluate.arena import open_arena
+from fasteraa.search.config import LEAST_BATCH
+from fasteraa.search.run import search
 
 
 @pytest.fixture
@@ -126,3 +130,56 @@ def test_the_sample():
 def test_the_size_of_a_search_without_a_gpu(grow):
     (line,) = [line for line in check(grow({"a": 1, "b": 1}, 200, 180)).lines() if line.startswith("sizes:")]
     assert line.endswith("a search takes them at 128x128 if no size is given (on a CPU at 32x32)")
+
+
+def test_folders_beside_the_splits_are_named(grow):
+    root = grow({"train/cat": 2, "train/dog": 2, "val/cat": 1, "valid/dog": 1, "masks_old": 1, "notes": 0})
+    report = check(root)
+    assert report.aside == ("masks_old", "notes", "val")
+    assert report.total == 5
+    assert "left aside, beside the splits: masks_old, notes, val" in report.lines()
+    assert check(root / "train").aside == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"cat": 4, "dog": 4}, []),
+        ({"cat": 2, "dog": 1}, ["search", "at least 4 images", "compare", "has one of 'dog'"]),
+        ({"train/cat": 4, "train/dog": 1, "val/cat": 1, "val/dog": 1}, []),
+        ({"cat": 4, "dog": 1}, ["compare", "has one of 'dog'"]),
+        ({"cat": 4}, ["compare", "needs two classes; pictures has one"]),
+        ({"cat": 4, "dog": 0}, ["search", "has none for 'dog'", "compare", "has none for 'dog'"]),
+        ({"val/cat": 4, "val/dog": 4}, ["search and fasteraa compare", "has no split 'train'"]),
+    ],
+)
+def test_what_a_search_or_a_comparison_would_refuse_is_said(grow, content, said):
+    root = grow(content)
+    report = check(root)
+    assert report.ok == (not said)
+    refused = [line for line in report.lines() if "will refuse them" in line]
+    for part in said:
+        assert part in " ".join(refused)
+    for who, run in (
+        ("search", lambda: search(root, device="cpu", max_minutes=0)),
+        ("compare", lambda: open_arena(root, root.parent / "out", device="cpu")),
+    ):
+        if any(f"fasteraa {who} " in line for line in refused):
+            with pytest.raises(DataError) as error:
+                run()
+            assert any(line.endswith(str(error.value)) for line in refused)
+        else:
+            run()
+
+
+def test_broken_files_that_a_search_refuses(grow):
+    root = grow({"cat": 4, "dog": 1, "fox": 4})
+    (root / "dog" / "0.png").write_bytes(b"no picture")
+    assert "no readable image is left of class 'dog'" in check(root).refusals[0]
+    for name in ("0.png", "1.png"):
+        (root / "cat" / name).write_bytes(b"no picture")
+    assert "3 of 9 images of pictures are broken, the budget allows 1" in check(root).refusals[0]
+
+
+def test_what_fills_the_smallest_batch_is_enough():
+    assert LEAST_IMAGES == LEAST_BATCH

@@ -331,25 +331,25 @@ def test_other_refusals(masked):
 
 
 def test_check_says_what_the_masks_hold(masked):
-    root = masked({"train": 3, "val": 2})
+    root = masked({"train": 4, "val": 2})
     (root / "classes.txt").write_text("sky\nroad\ncar\ntree\n")
     void = numbers(0)
     void[:, :6] = 255
     Image.fromarray(void).save(root / "train" / "masks" / "000.png")
     report = check(root)
     assert report.task == "segmentation"
-    assert report.total == 5
+    assert report.total == 6
     found = {each.number: each for each in report.in_masks}
     assert set(found) == {0, 1, 2, 3, 255}
-    assert found[255].share == pytest.approx(0.25 / 5)
+    assert found[255].share == pytest.approx(0.25 / 6)
     assert found[255].images == 1
     assert sum(each.share for each in report.in_masks) == pytest.approx(1)
     lines = report.lines()
-    assert lines[0] == "scenes: 5 images, 4 classes, 0 broken"
+    assert lines[0] == "scenes: 6 images, 4 classes, 0 broken"
     assert "task: semantic segmentation, by masks that hold" in lines
-    assert any(line.startswith("  1 road: ") and line.endswith("in 5 images") for line in lines)
-    assert "  255 not counted: 5.0% of the pixels, in 1 images" in lines
-    assert "train: 3 images with masks" in lines
+    assert any(line.startswith("  1 road: ") and line.endswith("in 6 images") for line in lines)
+    assert "  255 not counted: 4.2% of the pixels, in 1 images" in lines
+    assert "train: 4 images with masks" in lines
     assert report.ok
 
 

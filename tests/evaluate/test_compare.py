@@ -21,6 +21,7 @@ from fasteraa.evaluate.compare import (
     choose_recipe,
     compare,
     end_of,
+    has_seen,
     make_cell,
     parse_contenders,
     read_cell,
@@ -533,6 +534,53 @@ def test_a_policy_found_on_the_images_held_out_is_named(arena, quick, calls, dat
         publish(table, tmp_path)
         assert read_comparison(tmp_path / "comparison.json") == table
         assert ("which flatters: a, e." in (tmp_path / "comparison.md").read_text()) == bool(seen)
+
+
+def photographs(root, *parts, count=10):
+    for number, part in enumerate(parts):
+        for index in range(count):
+            pixels = np.random.default_rng([number, index]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            file = root / part / f"{index}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(file)
+    return root
+
+
+def found_on(source, size, **settings):
+    """As a search writes it down."""
+    data = load(source, size=size, **settings)
+    known = {"data": {"name": data.name, "fingerprint": data.fingerprint}, "config": settings}
+    return Contender("found", (replace(named("uniform"), provenance=known),))
+
+
+def test_a_split_folder_is_known_as_a_part_of_the_whole(tmp_path):
+    photos = photographs(tmp_path / "photos", "train/ants", "train/bees", "val/ants", "val/bees")
+    measured_on_val = open_arena(photos, tmp_path / "out", device="cpu")
+    measured_on_train = open_arena(photos, tmp_path / "out", device="cpu", held_out=0.2)
+    of_train_alone = open_arena(photos / "train", tmp_path / "out", device="cpu")
+    for size in (4, 8):  # with another size, fingerprints tell nothing
+        on_train, on_val = found_on(photos / "train", size), found_on(photos / "val", size)
+        assert not has_seen(on_train, measured_on_val)
+        assert has_seen(on_val, measured_on_val)
+        for arena in (measured_on_train, of_train_alone):
+            assert has_seen(on_train, arena)
+            assert has_seen(found_on(photos, size), arena)
+            assert not has_seen(found_on(photos / "train", size, held_out=0.2), arena)
+            assert not has_seen(on_val, arena)
+
+
+def test_the_same_images_are_known_under_another_name(tmp_path):
+    photos = photographs(tmp_path / "photos", "train/ants", "train/bees", "val/ants", "val/bees")
+    arena = open_arena(photos, tmp_path / "out", device="cpu")
+    (photos / "val").rename(tmp_path / "elsewhere")
+    assert has_seen(found_on(tmp_path / "elsewhere", 8), arena)
+
+
+def test_images_that_were_left_out_by_another_seed_have_been_seen(tmp_path):
+    photos = photographs(tmp_path / "photos", "ants", "bees")
+    found = found_on(photos, 8, held_out=0.2)
+    assert not has_seen(found, open_arena(photos, tmp_path / "out", device="cpu"))
+    assert has_seen(found, open_arena(photos, tmp_path / "out", device="cpu", seed=1))
 
 
 def test_compare_from_python(tmp_path, quick, data):

@@ -167,7 +167,8 @@ def test_what_it_tells(run, compared):
         "rotate -3.0 2.5 invert +12.3 4.0",
         "mine | <b>bold</b> 8.50",
         "Lowest error: mine | <b>bold</b>", "invert +20.0 (±3.0)", "[50% invert(100%) | 50% flip(100%)]",
-        "fasteraa search --config config.toml --out runs/again", "learning_rate = 0.001", "policy.to_timm(transform",
+        f"fasteraa search --config {run / 'config.toml'} --out runs/again",
+        "learning_rate = 0.001", "policy.to_timm(transform",
     ):  # fmt: skip
         assert words in text, words
 
@@ -176,6 +177,11 @@ def test_the_command_has_the_source_as_it_was_given(copy):
     assert json.loads((copy / "source.json").read_text()) == {"source": None}  # the embedded sample
     for given, words in (
         ({"source": "my photos/", "data_root": "/data"}, "fasteraa search 'my photos/' --data-root /data --config"),
+        (
+            {"source": "a", "device": "cpu", "no-calibrate": ""},
+            "config.toml --device cpu --no-calibrate --out runs/again",
+        ),
+        ({"source": "a", "calibrate-network": "x; y"}, "config.toml --calibrate-network 'x; y' --out runs/again"),
         ({"source": 7}, "fasteraa search --config"),  # not what a search writes
         ("[", "fasteraa search --config"),
     ):

@@ -9,6 +9,7 @@ import typer
 
 from fasteraa._version import __version__
 from fasteraa.cli.export import export_command
+from fasteraa.cli.usage import refuse_idle
 from fasteraa.search.config import FIELDS
 
 app = typer.Typer(
@@ -59,9 +60,20 @@ def list_ops(
         print_table("Operations", OPS_COLUMNS, op_rows())
 
 
+def tell_hidden(source: str | None) -> str | None:
+    """The same word may stand for a known data set and for a folder: say which one is taken."""
+    if source is not None:
+        from fasteraa.data.resolve import hides
+
+        if said := hides(source):
+            typer.echo(f"fasteraa: {said}", err=True)
+    return source
+
+
 SourceArgument = Annotated[
     str | None,
     typer.Argument(
+        callback=tell_hidden,
         help="A folder of class folders (or of images/ and masks/), a .csv/.jsonl/.parquet manifest, a named set such "
         "as cifar10, an .npz file, hf:NAME, shards/{000..003}.tar; the embedded sample if left out.",
         show_default=False,
@@ -96,6 +108,7 @@ Trackers = Annotated[
 
 @app.command("search")
 def search_command(
+    context: typer.Context,
     source: SourceArgument = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/search"),
     config: ConfigFile = None,
@@ -135,6 +148,8 @@ def search_command(
     """Find a policy for your images."""
     from fasteraa.cli.search import Race, run_search
 
+    if not calibrate:
+        refuse_idle(context, ("calibrate_minutes", "calibrate_network", "calibrate_epochs"), "with --no-calibrate")
     race = Race(calibrate_minutes, calibrate_network, calibrate_epochs) if calibrate else None
     flags = _flags(locals())
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]

@@ -73,6 +73,7 @@ def compare_command(
     from fasteraa.errors import RunError
     from fasteraa.evaluate.compare import cells_of, end_of, parse_contenders, run_cells, tabulate
     from fasteraa.report.comparison import publish
+    from fasteraa.search.lock import alone_in
     from fasteraa.search.progress import Lines
     from fasteraa.search.trackers import track
 
@@ -83,7 +84,8 @@ def compare_command(
         chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
         typer.echo(_describe(arena, chosen))
         tracking.begin({"data": arena.data.name, "policies": policies, "seeds": seeds, **asdict(chosen)})
-        run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo, until)
+        with alone_in(out):
+            run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo, until)
         comparison = tabulate(arena, contenders, chosen, range(seeds))
         publish(comparison, out)
         _print(comparison)
@@ -158,10 +160,14 @@ def _arena(source: str | None, folder: Path, **data: Any) -> Arena:
 
 
 def _recipe(arena: Arena, network: str, name: str | None, **changes: Any) -> TrainRecipe:
-    from fasteraa.evaluate.compare import choose_recipe
+    from fasteraa.evaluate.compare import check_network, choose_recipe
     from fasteraa.evaluate.recipe import paper_recipe
 
-    recipe = choose_recipe(arena.data, arena.device, network) if name is None else paper_recipe(name)
+    if name is None:
+        recipe = choose_recipe(arena.data, arena.device, network)
+    else:
+        recipe = paper_recipe(name)
+        check_network(recipe, network)
     return replace(recipe, **{key: value for key, value in changes.items() if value is not None})
 
 

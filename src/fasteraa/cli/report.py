@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from fasteraa.cli.app import DataRoot, app
+from fasteraa.cli.app import DataRoot, app, tell_hidden
+from fasteraa.cli.usage import refuse_idle
 
 
 @app.command("report")
 def report_command(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(help="The folder of a search.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The page to write (default: report.html in the run folder).")
@@ -20,7 +22,10 @@ def report_command(
         Path | None, typer.Option(help="A folder of fasteraa compare; its table goes into the page.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option(help="The images for the gallery (default: those of the search, if known by name).")
+        str | None,
+        typer.Option(
+            callback=tell_hidden, help="The images for the gallery (default: those of the search, if known by name)."
+        ),
     ] = None,
     data_root: DataRoot = None,
     serve: Annotated[bool, typer.Option("--serve", help="Follow the run in a browser, on this machine alone.")] = False,
@@ -32,6 +37,7 @@ def report_command(
 
     options = Options(comparison, source, data_root)
     if not serve:
+        refuse_idle(context, ("port",), "without --serve")
         target = run / "report.html" if out is None else out
         write_report(run, target, options)
         typer.echo(str(target))

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from fasteraa.cli.app import DataRoot, app
+from fasteraa.cli.usage import refuse_idle
 
 
 @app.command("reproduce")
 def reproduce_command(
+    context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(help="The table or figure; all are listed if left out.", show_default=False)
     ] = None,
@@ -41,8 +43,13 @@ def reproduce_command(
 ) -> None:
     """Make a table or figure of the paper again, its numbers beside ours."""
     if name is None:
+        refuse_idle(context, [each for each in context.params if each != "name"], "without the name of a table")
         _list()
         return
+    if quick:
+        refuse_idle(context, ("device", "data_root", "source", "subset"), "with --quick")
+    if table_only:
+        refuse_idle(context, ("jobs", "max_minutes"), "with --table-only")
     from fasteraa.cli.tables import print_table
     from fasteraa.reproduce.engine import parse_sources, reproduce
     from fasteraa.reproduce.pages import caption, remarks, rows_of, summary

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fasteraa.errors import ConfigError, RaceError
+from fasteraa.errors import ConfigError, RaceError, Stopped
 from fasteraa.search.config import BEFORE, SearchConfig, make_config, read_config, to_toml
 
 if TYPE_CHECKING:
@@ -33,6 +33,14 @@ class Race:
     minutes: float
     network: str | None = None
     epochs: int | None = None
+
+    def flags(self) -> dict[str, str]:
+        """As they are given on the command line."""
+        given = {"minutes": f"{self.minutes:g}", "network": self.network, "epochs": self.epochs}
+        return {f"calibrate-{name}": str(value) for name, value in given.items() if value is not None}
+
+
+NO_RACE = {"no-calibrate": ""}
 
 
 def effective_config(
@@ -133,25 +141,33 @@ def _search(
     from fasteraa.report.preview import draw_sheet
     from fasteraa.report.summary import summarise
     from fasteraa.search.folder import RunFolder
+    from fasteraa.search.lock import alone_in
     from fasteraa.search.run import search
 
-    result = search(
-        source,
-        settings,
-        out=out,
-        resume=resume,
-        device=device,
-        data_root=data_root,
-        max_minutes=max_minutes,
-        progress=progress,
-    )
     folder = RunFolder(out)
+    flags = {**({} if device == "auto" else {"device": device}), **(NO_RACE if race is None else race.flags())}
+    try:
+        result = search(
+            source,
+            settings,
+            out=out,
+            resume=resume,
+            device=device,
+            data_root=data_root,
+            max_minutes=max_minutes,
+            progress=progress,
+        )
+    except Stopped:
+        folder.keep_flags(flags)
+        raise
+    folder.keep_flags(flags)
     policy, summary = result.policy, summarise(result.start, result.policy)
     if result.data.masks is not None:
         summary = f"{_about_masks(result)}\n\n{summary}"
     elif race is not None and result.finished:
         try:
-            calibration = _calibrate(result, settings, race, folder, device, progress.say)
+            with alone_in(out):
+                calibration = _calibrate(result, settings, race, folder, device, progress.say)
         # such data say nothing about how much, or are too small for --calibrate-network: no reason to lose the summary
         except (RaceError, ConfigError) as error:
             summary += f"\n\n{error}\nThe policy is as the search found it."
@@ -182,8 +198,6 @@ def _calibrate(
     device: str,
     say: Callable[[str], None],
 ) -> Calibration:
-    from fasteraa.errors import Stopped
-
     try:  # from here on: to import what follows takes a while, too
         from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
         from fasteraa.evaluate.effects import operations_to_test

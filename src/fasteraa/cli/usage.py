@@ -43,6 +43,14 @@ def usage_line(error: Any, root: Any, words: Sequence[str]) -> str:
     return _joined(_lower(" ".join(said.split())), f"see {' '.join(path)} --help")
 
 
+def refuse_idle(context: Any, names: Sequence[str], where: str) -> None:
+    """Flags that were given, but would have no effect: who gave them expects one."""
+    given = [name for name in names if context.get_parameter_source(name).name == "COMMANDLINE"]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(f"{flags} {'has' if len(given) == 1 else 'have'} no effect {where}")
+
+
 def find_command(root: Any, words: Sequence[str]) -> tuple[list[str], Any]:
     """The command that the words lead to, and the words that name it."""
     path, command = ["fasteraa"], root

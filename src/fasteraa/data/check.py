@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fasteraa.data.decode import CPU_SIDE, Look, shape_of, upright, why
+from fasteraa.data.fitness import refusals
 from fasteraa.data.gather import probe_size
 from fasteraa.data.image_set import Broken
 from fasteraa.data.masks import IGNORED, matching_mask
@@ -102,6 +103,8 @@ class CheckReport:
     notes: tuple[str, ...]  # splits that could not be listed
     in_masks: tuple[InMasks, ...] = ()  # what masks hold, 255 too if it occurs
     segmentation: bool = False
+    aside: tuple[str, ...] = ()  # folders beside the splits, which nothing is read from
+    refusals: tuple[str, ...] = ()  # what search and compare, with their defaults, would say
 
     @property
     def task(self) -> str:
@@ -115,9 +118,9 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing broken, no class empty, no image twice under two labels or in two splits."""
+        """Nothing broken, no class empty, no image twice under two labels or in two splits, nothing refused."""
         worrying = any(group.across_classes or group.across_splits for group in self.duplicates)
-        return not (self.broken or self.notes or worrying or any(split.empty for split in self.splits))
+        return not (self.broken or self.notes or self.refusals or worrying or any(split.empty for split in self.splits))
 
     def lines(self) -> list[str]:
         """The report as text."""
@@ -133,7 +136,9 @@ class CheckReport:
             *_list_lines("duplicates (same pixels)", [group.line() for group in self.duplicates]),
             *_list_lines("broken", [f"{item.path}: {item.reason}" for item in self.broken]),
             f"ignored: {self.ignored} files that are no images or lie beside the class folders",
+            *([f"left aside, beside the splits: {_few(self.aside)}"] if self.aside else ()),
             *(f"note: {note}" for note in self.notes),
+            *self.refusals,
         ]
 
 
@@ -153,18 +158,21 @@ def check(
     looked = {split: _look_at(listing, split, look, progress) for split, listing in listings.items()}
     seen = [item for items in looked.values() for item in items if isinstance(item, Seen)]
     names = next((listing.mask_names for listing in listings.values()), ())
+    broken = tuple(item for items in looked.values() for item in items if isinstance(item, Broken))
     return CheckReport(
         name=opened.name,
         splits=tuple(_count(listing, split) for split, listing in listings.items()),
         sizes=tuple(Counter(item.size for item in seen).most_common()),
         modes=tuple(Counter(item.mode for item in seen).most_common()),
         duplicates=_duplicates(seen),
-        broken=tuple(item for items in looked.values() for item in items if isinstance(item, Broken)),
+        broken=broken,
         ignored=sum(listing.ignored for listing in listings.values()),
         default_size=probe_size(next(iter(listings.values())), look),
         notes=tuple(notes),
         in_masks=_in_masks(seen, names),
         segmentation=any(listing.pair is not None for listing in listings.values()),
+        aside=opened.aside,
+        refusals=tuple(refusals(opened, broken)),
     )
 
 
@@ -252,9 +260,12 @@ def _split_lines(split: SplitCount, segmentation: bool = False) -> list[str]:
     counts = [count for _, count in split.per_class]
     head = f"{split.split}: {split.total} images, {min(counts)} to {max(counts)} per class"
     rows = [f"{name} {count}" for name, count in split.per_class]
-    shown = ", ".join(rows[:_SHOWN]) + (f", and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
     empty = [f"  WITHOUT IMAGES: {', '.join(split.empty[:_SHOWN])}"] if split.empty else []
-    return [f"{head} ({shown})", *empty]
+    return [f"{head} ({_few(rows)})", *empty]
+
+
+def _few(words: Sequence[str]) -> str:
+    return ", ".join(words[:_SHOWN]) + (f", and {len(words) - _SHOWN} more" if len(words) > _SHOWN else "")
 
 
 def _size_lines(

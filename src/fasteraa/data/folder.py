@@ -34,14 +34,16 @@ def is_image(name: str) -> bool:
 
 def open_folder(root: Path, name: str | None = None) -> Source:
     """The splits that are folders under `root`, or all of it as `train`."""
-    splits = _split_folders(root) or {"train": root}
+    found = _split_folders(root)
+    splits = found or {"train": root}
+    aside = natural_sort(set(_folders(root)) - {path.name for path in found.values()}) if found else ()
     classes = natural_sort(folder for path in splits.values() for folder in _folders(path))
     if not classes:
         raise _no_class_folders(root)
     if set(classes) == {"images", "masks"}:
         names = _mask_names(root)
         masked = {split: partial(_list_masks, path, names) for split, path in splits.items()}
-        return Source(name or root.resolve().name, masked)
+        return Source(name or _name(root), masked, aside)
     if _NOT_CLASSES.issuperset(word.lower() for word in classes):
         raise DataError(
             f"{root} is laid out for detection or segmentation (folders {', '.join(classes)}), not by class; "
@@ -49,7 +51,13 @@ def open_folder(root: Path, name: str | None = None) -> Source:
             "segmentation the folders images and masks"
         )
     listings = {split: partial(_list_split, path, classes) for split, path in splits.items()}
-    return Source(name or root.resolve().name, listings)
+    return Source(name or _name(root), listings, aside)
+
+
+def _name(root: Path) -> str:
+    """A folder that is a split of another is named with it: every set has its `train`."""
+    whole = root.resolve()
+    return f"{whole.parent.name}/{whole.name}" if canonical_split(whole.name) else whole.name
 
 
 def check_beside(source: Any, out: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import floor
 
@@ -54,7 +54,7 @@ def gather(listing: Listing, name: str, wanted: Wanted, progress: Progress | Non
     while slots:
         failed = _decode(listing, picks, slots, out, masks, wanted, progress)
         broken += [Broken(listing.where(int(picks[slot])), reason) for slot, reason in failed]
-        _check_budget(broken, allowed, len(picks), name)
+        check_budget(broken, allowed, len(picks), name)
         slots = _replace(picks, [slot for slot, _ in failed], listing.labels, reserves)
     return _assemble(listing, picks, out, masks, name, broken)
 
@@ -132,7 +132,7 @@ def _decode(
     return [(slot, reason) for slot, reason in zip(slots, reasons, strict=True) if reason is not None]
 
 
-def _check_budget(broken: list[Broken], allowed: int, count: int, name: str) -> None:
+def check_budget(broken: Sequence[Broken], allowed: int, count: int, name: str) -> None:
     if len(broken) > allowed:
         shown = "; ".join(f"{item.path} ({item.reason})" for item in broken[:_SHOWN])
         more = f"; and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
@@ -140,6 +140,13 @@ def _check_budget(broken: list[Broken], allowed: int, count: int, name: str) -> 
             f"{len(broken)} of {count} images of {name} are broken, the budget allows {allowed}: {shown}{more}. "
             "Mend or remove them; a search can do with more (--set broken_budget=0.1)"
         )
+
+
+def check_classes_left(listing: Listing, labels: Labels, name: str) -> None:
+    """`labels` are those of the images that could be read."""
+    lost = set(listing.labels.tolist()) - set(labels.tolist())
+    if lost:
+        raise DataError(f"no readable image is left of class {listing.classes[min(lost)]!r} in {name}")
 
 
 def _replace(picks: Labels, failed: list[int], labels: Labels, reserves: list[Iterator[int]]) -> list[int]:
@@ -160,9 +167,7 @@ def _assemble(
     order = np.argsort(picks, kind="stable")
     order = order[picks[order] >= 0]
     labels = listing.labels[picks[order]]
-    lost = set(listing.labels.tolist()) - set(labels.tolist())
-    if lost:
-        raise DataError(f"no readable image is left of class {listing.classes[min(lost)]!r} in {name}")
+    check_classes_left(listing, labels, name)
     in_place = len(order) == len(out) and bool((np.diff(order) > 0).all())
     images = torch.from_numpy(out if in_place else out[order])
     if masks is not None:

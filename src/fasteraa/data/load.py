@@ -81,13 +81,17 @@ def hold_out(listing: Listing, name: str, share: float, seed: int = 0) -> tuple[
     """The rest and the part that is held out, every class in both; a smaller share is a part of a larger one."""
     if not 0 < share < 1:
         raise DataError(f"the held-out share must lie between 0 and 1, got {share}")
+    check_can_hold_out(listing, name)
+    rest, part = stratify.cut(listing.labels, len(listing.classes), 1 - share, seed)
+    return listing.take(rest), listing.take(part)
+
+
+def check_can_hold_out(listing: Listing, name: str) -> None:
     if alone := [listing.classes[place] for place in np.flatnonzero(listing.counts() == 1)]:
         raise DataError(
             f"a part of the training images is held out, for which a class needs two images; {name} has one of "
             f"{', '.join(map(repr, alone[:5]))}: add some, remove the class, or bring test images"
         )
-    rest, part = stratify.cut(listing.labels, len(listing.classes), 1 - share, seed)
-    return listing.take(rest), listing.take(part)
 
 
 def restrict(listing: Listing, classes: int | Sequence[str] | None, seed: int) -> Listing:

@@ -25,6 +25,14 @@ def open_source(source: Any, data_root: str | os.PathLike[str] | None = None, do
         return _open_path(Path(source))
 
 
+def hides(source: str) -> str | None:
+    """What to say of a known name that is a folder here, too."""
+    if source not in (SAMPLE, *named.NAMES) or not os.path.isdir(source):
+        return None
+    where = "the embedded sample" if source == SAMPLE else "the data set of that name under the data root (--data-root)"
+    return f"{source} means {where}; the folder here is {os.path.join(os.curdir, source)}"
+
+
 def _open_object(source: Any) -> Source:
     if source is None:
         return _sample()

@@ -26,6 +26,13 @@ def canonical_split(name: str) -> str | None:
     return _CANONICAL.get(name.strip().lower())
 
 
+def whole_and_split(name: str) -> tuple[str, str]:
+    """Of the name of a source: `photos/test` is the split `test` of `photos`, any other is for its training images."""
+    whole, _, last = name.rpartition("/")
+    split = canonical_split(last)
+    return (whole, split) if whole and split else (name, "train")
+
+
 @dataclass(frozen=True, eq=False)
 class Listing:
     """One split: labels are known, images are read one at a time, by index, when somebody asks.
@@ -76,6 +83,7 @@ class Source:
 
     name: str
     splits: Mapping[str, Callable[[], Listing]]
+    aside: tuple[str, ...] = ()  # folders that are no part of it
 
     def listing(self, split: str) -> Listing:
         """The split of that name; `test` falls back on `val`, which is all that many folders have."""

@@ -16,6 +16,7 @@ import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import Look
+from fasteraa.data.fitness import check_for_classifiers
 from fasteraa.data.folder import check_beside
 from fasteraa.data.gather import Wanted, gather, probe_size
 from fasteraa.data.load import as_size, check_not_empty, hold_out
@@ -41,6 +42,8 @@ class Arena:
     device: str
     share: float = 0.0  # of the training images that was held out to measure errors on
     command: str | None = None  # the command line that asked for it
+    seed: int = 0  # by which that share was chosen
+    split: str = "test"  # that errors are measured on where no share is held out
 
     @property
     def device_name(self) -> str:
@@ -104,12 +107,7 @@ def open_arena(
     open_folder(folder)
     train = opened.listing(split)
     check_not_empty(train, opened.name, split)
-    if train.pair is not None:
-        raise DataError(
-            f"policies are compared by training classifiers, {opened.name} has masks in the place of labels"
-        )
-    if len(np.unique(train.labels)) < 2:
-        raise DataError(f"policies are compared by training classifiers, that needs two classes; {opened.name} has one")
+    check_for_classifiers(train, opened.name)
     test = _test_listing(opened, train.classes) if held_out is None else None
     measured_on, share = "test images", 0.0
     if test is None:
@@ -120,7 +118,9 @@ def open_arena(
     side = as_size(size) or probe_size(train, Look())
     fits = fits_memory((subset or len(train)) + len(test), side)
     data = _images(train, opened.name, side, fits, subset, seed)
-    return Arena(data, _images(test, opened.name, side, fits), measured_on, folder, device, share)
+    measured = _images(test, opened.name, side, fits)
+    other = "test" if "test" in opened.splits else "val"
+    return Arena(data, measured, measured_on, folder, device, share, seed=seed, split=other)
 
 
 def open_folder(folder: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from fasteraa.data.source import whole_and_split
 from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
 from fasteraa.evaluate.arena import Arena, open_arena
 from fasteraa.evaluate.listed import Images, ListedSet
@@ -28,6 +29,7 @@ from fasteraa.policy.artifact import Policy
 from fasteraa.policy.find import find_policy
 from fasteraa.policy.named import named
 from fasteraa.search.folder import RunFolder, as_file_name
+from fasteraa.search.lock import alone_in
 from fasteraa.search.run import choose_backbone, find_device
 
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
@@ -209,6 +211,12 @@ def choose_recipe(data: Images, device: str, network: str = "auto") -> TrainReci
     if recipe.network != "small":
         return recipe
     return replace(recipe, epochs=min(max(recipe.epochs, 1000 * recipe.epochs // len(data)), _MOST_EPOCHS))
+
+
+def check_network(recipe: TrainRecipe, network: str) -> None:
+    """A recipe has its network."""
+    if network not in ("auto", recipe.network):
+        raise ConfigError(f"the recipe is one for {recipe.network}, but the network was to be {network}")
 
 
 def end_of(max_minutes: float | None) -> float:
@@ -430,16 +438,22 @@ def tabulate(arena: Arena, contenders: Sequence[Contender], recipe: TrainRecipe,
 
 
 def has_seen(contender: Contender, arena: Arena) -> bool:
-    """A search takes all training images unless it was told to leave out what is held out here."""
-    return bool(arena.share) and any(_saw(policy.provenance, arena) for policy in contender.policies)
+    """Was one of its policies found on images that errors are measured on? Names decide where fingerprints cannot."""
+    return any(_saw(policy.provenance, arena) for policy in contender.policies)
 
 
 def _saw(provenance: Mapping[str, Any], arena: Arena) -> bool:
+    """A search takes all images of its split unless it was told to leave out what is held out here."""
     data, config = provenance.get("data"), provenance.get("config")
-    if not isinstance(data, Mapping) or data.get("name") != arena.data.name:
+    if not isinstance(data, Mapping):
+        return False
+    if data.get("fingerprint") in (arena.data.fingerprint, arena.held_out.fingerprint):
+        return bool(data["fingerprint"] == arena.held_out.fingerprint)
+    whole, part = whole_and_split(arena.data.name)
+    if whole_and_split(str(data.get("name"))) != (whole, part if arena.share else arena.split):
         return False
     left_out = config.get("held_out", 0.0) if isinstance(config, Mapping) else 0.0
-    return not isinstance(left_out, int | float) or left_out < arena.share
+    return not isinstance(left_out, int | float) or not arena.share or arena.seed != 0 or left_out < arena.share
 
 
 def _cost(record: Mapping[str, Any]) -> float:
@@ -501,8 +515,8 @@ def compare(
     `diverged`.
     """
     until = end_of(max_minutes)
-    if recipe is not None and network not in ("auto", recipe.network):
-        raise ConfigError(f"the recipe is one for {recipe.network}, but the network was to be {network}")
+    if recipe is not None:
+        check_network(recipe, network)
     if seeds < 1:
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
     check_jobs(jobs)
@@ -511,5 +525,6 @@ def compare(
     for each in arena.warnings:
         say(each)
     recipe = recipe or choose_recipe(arena.data, device, network)
-    run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)
+    with alone_in(arena.folder):
+        run_cells(arena, cells_of(contenders, recipe, range(seeds)), jobs, say, until)
     return tabulate(arena, contenders, recipe, range(seeds))

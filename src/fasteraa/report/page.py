@@ -388,6 +388,9 @@ def _gallery(images: Tensor | None, policy: Policy | None, found: Policy | None)
 # --- doing it again, and using it ------------------------------------------------------------------------------
 
 
+_FLAGS = ("device", "no-calibrate", "calibrate-minutes", "calibrate-network", "calibrate-epochs")
+
+
 def _command(story: Story, facts: dict[str, Any]) -> str:
     """With the source as it was given; a run from Python may have had an object that only has a name."""
     known = story.asked_for
@@ -396,7 +399,12 @@ def _command(story: Story, facts: dict[str, Any]) -> str:
     words = ["fasteraa search"] if source is None else ["fasteraa search", _quoted(str(source))]
     if (root := known.get("data_root")) is not None:
         words += ["--data-root", _quoted(root)]
-    return " ".join([*words, "--config config.toml --out runs/again"])
+    if story.config is not None:
+        words += ["--config", _quoted(str(RunFolder(story.folder).config))]
+    for flag in _FLAGS:
+        if (value := known.get(flag)) is not None:
+            words += [f"--{flag}", *([_quoted(value)] if value else [])]
+    return " ".join([*words, "--out runs/again"])
 
 
 def _quoted(text: str) -> str:

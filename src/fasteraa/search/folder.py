@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,14 @@ class RunFolder:
             root = {} if data_root is None else {"data_root": str(data_root)}
             self.write(self.source, json.dumps({**named, **root}) + "\n")
 
+    def keep_flags(self, flags: Mapping[str, str]) -> None:
+        """What else a command was given that is no setting, beside the source."""
+        if known := self.asked_for():
+            source = {name: value for name, value in known.items() if name in ("source", "data_root")}
+            self.write(self.source, json.dumps({**source, **flags}) + "\n")
+
     def asked_for(self) -> dict[str, str | None]:
-        """What `keep_source` wrote; empty if there is nothing."""
+        """What `keep_source` and `keep_flags` wrote; empty if there is nothing."""
         try:
             found = json.loads(self.source.read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -7,6 +7,7 @@ import math
 import platform
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ from torch import Generator, Tensor
 from fasteraa._version import __version__
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
+from fasteraa.data.fitness import check_enough
 from fasteraa.data.folder import check_beside
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, frozen_statistics, make_primitive
 from fasteraa.policy.artifact import Policy
-from fasteraa.search.config import LEAST_BATCH, SearchConfig, settled, to_settings
+from fasteraa.search.config import SearchConfig, settled, to_settings
 from fasteraa.search.fast import load_optimiser, make_step
 from fasteraa.search.folder import RunFolder
 from fasteraa.search.guard import home_of, memory_advice, repeatable, seeded, signals
+from fasteraa.search.lock import alone_in
 from fasteraa.search.progress import Epoch, Progress, Silent
 from fasteraa.search.step import METRICS, Normalise, soft_policy
 
@@ -75,21 +78,22 @@ def search(
         folder.open_old(config, but=("batch_size",)) if resume else folder.open_new()  # images may be fewer
     elif resume:
         raise ConfigError("resume needs the folder of the run: out=...")
-    data = source if isinstance(source, ImageSet) else _load(source, config, place, data_root)
-    run = Run(data, config, place, folder, progress)
-    if run.config.batch_size < config.batch_size:
-        progress.say(
-            f"batches of {run.config.batch_size} images instead of {config.batch_size}: there are only {len(data)}"
-        )
-    if folder is not None:
-        run.describe_data()
-        if resume:
-            run.load()
-        folder.begin(run.config)  # when resuming, the number of epochs may be another
-        if not resume:
-            run.save_start()
-            folder.keep_source(source, data_root)
-    return run.go(max_minutes)
+    with nullcontext() if folder is None else alone_in(folder.path):
+        data = source if isinstance(source, ImageSet) else _load(source, config, place, data_root)
+        run = Run(data, config, place, folder, progress)
+        if run.config.batch_size < config.batch_size:
+            progress.say(
+                f"batches of {run.config.batch_size} images instead of {config.batch_size}: there are only {len(data)}"
+            )
+        if folder is not None:
+            run.describe_data()
+            if resume:
+                run.load()
+            folder.begin(run.config)  # when resuming, the number of epochs may be another
+            if not resume:
+                run.save_start()
+                folder.keep_source(source, data_root)
+        return run.go(max_minutes)
 
 
 def find_device(name: str) -> torch.device:
@@ -166,8 +170,7 @@ class Run:
     def __init__(
         self, data: ImageSet, config: SearchConfig, device: torch.device, folder: RunFolder | None, progress: Progress
     ):
-        if len(data) < LEAST_BATCH:
-            raise DataError(f"a search needs at least {LEAST_BATCH} images, {data.name!r} has {len(data)}")
+        check_enough(len(data), data.name)
         self.config = config = settled(config, len(data))
         assert config.epochs is not None
         self.planned = config.epochs
