@@ -237,6 +237,7 @@ def test_a_signal(source, tmp_path, jobs, number):
     assert error.startswith("fasteraa: stopped; ")
     assert "give the same command again to go on" in error
     assert len(error.strip().splitlines()) == 1
+    assert "runs are missing" in (out / "comparison.md").read_text()
     assert _records(out)
 
 

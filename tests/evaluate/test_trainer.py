@@ -390,7 +390,7 @@ def test_a_checkpoint_of_another_network_is_refused(data, held_out, tiny, tmp_pa
     with pytest.raises(RunError, match="is of another run: remove it"):
         run(data, held_out, replace(tiny, network="wrn-10-1"), checkpoint=tmp_path / "cell.pt")
     (tmp_path / "cell.pt").write_bytes((tmp_path / "cell.pt").read_bytes()[:500])
-    with pytest.raises(RunError, match="could not be read"):
+    with pytest.raises(RunError, match="is no checkpoint, or a damaged one"):
         run(data, held_out, tiny, checkpoint=tmp_path / "cell.pt")
 
 

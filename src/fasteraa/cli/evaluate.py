@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +71,7 @@ def compare_command(
     tracker: Trackers = None,
 ) -> None:
     """Train a network with each policy and several seeds, and put the errors side by side."""
-    from fasteraa.errors import RunError
+    from fasteraa.errors import RunError, Stopped
     from fasteraa.evaluate.compare import cells_of, end_of, parse_contenders, run_cells, tabulate
     from fasteraa.report.comparison import publish
     from fasteraa.search.lock import alone_in
@@ -84,9 +85,14 @@ def compare_command(
         chosen = _recipe(arena, network, recipe, epochs=epochs, batch_size=batch_size, cutout=cutout, flip=flip)
         typer.echo(_describe(arena, chosen))
         tracking.begin({"data": arena.data.name, "policies": policies, "seeds": seeds, **asdict(chosen)})
+        told = partial(tabulate, arena, contenders, chosen, range(seeds))
         with alone_in(out):
-            run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo, until)
-        comparison = tabulate(arena, contenders, chosen, range(seeds))
+            try:
+                run_cells(arena, cells_of(contenders, chosen, range(seeds)), jobs, typer.echo, until)
+            except Stopped:
+                publish(told(), out)
+                raise
+        comparison = told()
         publish(comparison, out)
         _print(comparison)
         if per_op:
