@@ -178,9 +178,12 @@ def _recipe(arena: Arena, network: str, name: str | None, **changes: Any) -> Tra
 
 
 def _describe(arena: Arena, recipe: TrainRecipe) -> str:
+    from fasteraa.evaluate.verdict import epochs_in_words
+
     height, width = arena.data.size
+    training = f"{recipe.network} for {epochs_in_words(recipe.epochs)}"
     return (
-        f"{arena.data.name}: {len(arena.data)} images at {height}x{width}, {recipe.network} for {recipe.epochs} epochs "
+        f"{arena.data.name}: {len(arena.data)} images at {height}x{width}, {training} "
         f"on {arena.device_name}; measured on {len(arena.held_out)} images ({arena.held_out_from})"
         + "".join(f"\n{each}" for each in arena.warnings)
     )

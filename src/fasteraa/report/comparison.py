@@ -16,6 +16,7 @@ from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row, is_yardstick
 from fasteraa.evaluate.harm import Harms
 from fasteraa.evaluate.recipe import TrainRecipe
 from fasteraa.evaluate.statistics import Estimate, estimate, in_words
+from fasteraa.evaluate.verdict import epochs_in_words
 from fasteraa.policy.words import describe_sub_policy
 from fasteraa.search.folder import RunFolder
 
@@ -127,8 +128,9 @@ def _clear(row: Row, yardstick: str, sign: int) -> bool:
 def caption(comparison: Comparison) -> str:
     recipe, count = comparison.recipe, comparison.held_out_images
     cutout = f", cutout of {recipe.cutout} pixels after every policy but none" if recipe.cutout else ""
+    training = f"{recipe.network} on {comparison.train_images} images, {epochs_in_words(recipe.epochs)}{cutout}"
     return (
-        f"{comparison.data}: {recipe.network} on {comparison.train_images} images, {recipe.epochs} epochs{cutout}; "
+        f"{comparison.data}: {training}; "
         f"error after the last epoch on {count} images ({comparison.held_out_from}), mean over seeds with its 95% "
         f"interval (Student); differences in points, paired by seed; {comparison.device}."
     )
