@@ -382,3 +382,10 @@ def test_killed_and_resumed(tmp_path):
     assert "add --resume to go on" in error
     resumed, _ = start(tmp_path / "cut", "--resume").communicate(timeout=600)
     assert resumed.strip() == whole.strip() != ""
+
+
+def test_a_damaged_checkpoint_is_called_that(tiny, quick, tmp_path):
+    search(tiny, quick, out=tmp_path)
+    (tmp_path / "checkpoint.pt").write_bytes(b"junk\n")
+    with pytest.raises(RunError, match=r"checkpoint.pt' could not be read: is it damaged\?"):
+        search(tiny, quick, out=tmp_path, resume=True)

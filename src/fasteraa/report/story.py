@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fasteraa.errors import FasterAAError, RunError, reason
+from fasteraa.errors import RunError, reason
 from fasteraa.evaluate.compare import Comparison
 from fasteraa.ops import select
 from fasteraa.policy.artifact import Policy
@@ -174,10 +174,7 @@ def _trajectory(folder: RunFolder, config: SearchConfig | None) -> Tensor | None
     """(epochs + 1, 3, L, K, N): choice, probability and magnitude at the start and after every epoch."""
     if config is None:
         return None
-    try:
-        state = folder.load_checkpoint(torch.device("cpu"))
-    except FasterAAError as error:  # torch's own words are many
-        raise RunError(f"the checkpoint {str(folder.checkpoint)!r} could not be read: is it damaged?") from error
+    state = folder.load_checkpoint(torch.device("cpu"))
     if state is None or "trajectory" not in state:
         return None
     shape = (3, config.sub_policies, config.operation_count, len(select(config.ops)))

@@ -133,8 +133,8 @@ class RunFolder:
             return None
         try:
             state: dict[str, Any] = torch.load(self.checkpoint, map_location=device, weights_only=True)
-        except Exception as error:
-            raise RunError(f"the checkpoint {str(self.checkpoint)!r} could not be read: {error}") from error
+        except Exception as error:  # torch's own words are many, or a bare number
+            raise RunError(f"the checkpoint {str(self.checkpoint)!r} could not be read: is it damaged?") from error
         return state
 
     def append_metrics(self, row: dict[str, Any]) -> None:
