@@ -350,6 +350,14 @@ def test_a_search_on_fewer_classes_is_said(source, tmp_path, short_searches):
     assert "- Imagenet: searched on 10 classes, not on 120." in to_markdown(result)
 
 
+def test_lines_that_are_left_out_read_no_images(source, tmp_path, monkeypatch):
+    """Nor is it said that theirs are not there."""
+    monkeypatch.setattr(engine, "load", lambda *_, **__: pytest.fail("read images to search on"))
+    given = {"only": ["ants-and-bees", "none"], "sources": {"ants-and-bees": source}, "data_root": tmp_path}
+    result = reproduce("quality", tmp_path / "out", table_only=True, device="cpu", say=str, **given)
+    assert result.remarks == (f"the images of ants-and-bees are those of {source}",)
+
+
 def test_a_file_with_as_many_images_is_said(source, tmp_path, monkeypatch):
     """Nobody knows whether they are the same ones."""
     real = engine.find_recipe

@@ -397,7 +397,7 @@ class _Made:
         elif len(values) < self.setting.seeds:
             words.append(f"{len(values)} of {self.setting.seeds} runs")
         asked_for = line.policy is None or place in self.chosen
-        differences = self._differences(line)
+        differences = self._differences(line, asked_for)
         if values and line.paper is not None:
             words += differences
         return Found(line, values, "; ".join(words), asked_for, not differences, self._stand_in(line))
@@ -406,9 +406,9 @@ class _Made:
         trained = self.setting.recipe(line).network if line.recipe and line.policy is not None else line.network
         return "" if trained == line.network else trained
 
-    def _differences(self, line: Line) -> list[str]:
-        """What makes our number of a line one of something else than the paper's."""
-        searched = self._searched_otherwise(line.policy) if isinstance(line.policy, Search) else []
+    def _differences(self, line: Line, asked_for: bool) -> list[str]:
+        """What makes our number of a line one of something else than the paper's; nothing is read if it is left out."""
+        searched = self._searched_otherwise(line.policy) if asked_for and isinstance(line.policy, Search) else []
         unlike = self.unlike.get(line.data, []) if line.recipe else []
         return [*(f"trained on {there}, not on {planned}" for there, planned in unlike), *searched]
 
