@@ -538,6 +538,8 @@ def test_the_command(fasteraa, tmp_path):
     assert "3 of 3 numbers were measured in full" in text
     assert str(tmp_path / "out" / "policy-training" / "table.md") in text
     assert (tmp_path / "out" / "policy-training" / "table.svg").exists()
+    commands = {json.loads(file.read_text())["command"] for file in (tmp_path / "out" / "cells").glob("*.json")}
+    assert commands == {f"fasteraa reproduce policy-training --quick --out {tmp_path / 'out'} --jobs 1"}
 
 
 @pytest.mark.parametrize(

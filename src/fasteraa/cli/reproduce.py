@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -62,6 +64,7 @@ def reproduce_command(
         max_minutes=max_minutes,
         table_only=table_only,
         say=typer.echo,
+        command=shlex.join(["fasteraa", *sys.argv[1:]]),
     )
     print_table(result.table.title, *rows_of(result))
     place = folder / result.table.name

@@ -49,6 +49,7 @@ class Setting:
     quick: bool
     until: float
     say: Say
+    command: str | None  # the command line that asked for it
 
     def source(self, name: str) -> str:
         return self.sources.get(name, name)
@@ -79,11 +80,12 @@ def reproduce(
     max_minutes: float | None = None,
     table_only: bool = False,
     say: Say = print,
+    command: str | None = None,
 ) -> Reproduction:
     """Do a table of the paper again. Searches and runs that are in the folder are not made again.
 
     `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines that have
-    each of these in data, network or label, `table_only` makes the table from what is there.
+    each of these in data, network or label, `table_only` makes the table from what is there. Runs keep `command`.
     """
     table, until = find_table(name), end_of(max_minutes)
     find_device("cpu" if quick else device)
@@ -100,6 +102,7 @@ def reproduce(
         quick=quick,
         until=until,
         say=say,
+        command=command,
     )
     made = _Made(setting, table, [only] if isinstance(only, str) else only)
     try:
@@ -319,7 +322,7 @@ class _Made:
         )
         if not self.setting.quick:
             self.unlike[data] = self._differences_of(data, arena)
-        return arena
+        return replace(arena, command=self.setting.command)
 
     def _differences_of(self, data: str, arena: Arena) -> list[tuple[str, str]]:
         """What there is and what was planned, where they differ, as far as numbers of images and classes tell."""
