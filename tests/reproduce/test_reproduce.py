@@ -431,6 +431,19 @@ def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
     )
 
 
+def test_test_images_that_are_trained_on_are_said(tmp_path, monkeypatch):
+    real = engine.find_recipe
+    monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
+    train, test = load(None, subset=60, size=8), load(None, split="test", subset=20, size=8)
+    x_test = np.concatenate([test.images.numpy(), train.images.numpy()[:2]])
+    y_test = np.concatenate([test.labels.numpy(), train.labels.numpy()[:2]])
+    file = tmp_path / "twice.npz"
+    np.savez(file, x_train=train.images.numpy(), y_train=train.labels.numpy(), x_test=x_test, y_test=y_test)
+    given = {"only": ["ants-and-bees", "none"], "sources": {"ants-and-bees": str(file)}, "seeds": 1, "device": "cpu"}
+    result = reproduce("quality", tmp_path / "out", jobs=1, say=str, **given)
+    assert "- Ants-and-bees: 2 of the 22 held-out images are among the training images, too" in to_markdown(result)
+
+
 def test_missing_data_is_an_error_or_a_remark(tmp_path):
     with pytest.raises(DataError, match="imagenet is not at"):
         reproduce("imagenet", tmp_path / "out", data_root=tmp_path, seeds=1, device="cpu", say=str)

@@ -16,7 +16,7 @@ from fasteraa.data import ImageSet, load, stratify
 from fasteraa.data.named import NAMES
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
-from fasteraa.evaluate.arena import Arena, open_arena, open_folder
+from fasteraa.evaluate.arena import Arena, open_arena, open_folder, twice_words
 from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
 from fasteraa.evaluate.compare import Cell, end_of, make_cell, read_cell, run_cells, why_diverged
 from fasteraa.evaluate.effects import operations_to_test
@@ -342,6 +342,8 @@ class _Made:
             self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
         for each in arena.broken:
             self._remark(f"left out, could not be read: {each}")
+        if arena.twice:
+            self._remark(f"{data}: {twice_words(arena.twice, len(arena.held_out))}")
 
     def _at_most(self, images: int | None, name: str, split: str) -> int | None:
         """So many images, or None where a source that stands in has no more than that."""
