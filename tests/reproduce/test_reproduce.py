@@ -416,6 +416,21 @@ def test_a_search_is_found_by_its_images_wherever_they_lie(source, tmp_path, sho
     assert len(list((tmp_path / "out" / "searches").iterdir())) == 2
 
 
+def test_searches_are_found_without_their_images(source, tmp_path, short_searches):
+    """By what they say of them, unless there are several of a kind."""
+    given = {"only": ["cifar10"], "seeds": 1, "device": "cpu", "jobs": 1, "say": str, "data_root": tmp_path}
+    first = reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
+    alone = reproduce("gpu-hours", tmp_path / "out", table_only=True, **given)
+    assert [found.values for found in alone.found] == [found.values for found in first.found]
+    assert "- The searches on cifar10 were found without its images, by what they say of them." in to_markdown(alone)
+    train = load(None, subset=50, size=8)
+    np.savez(source, x_train=train.images.numpy(), y_train=train.labels.numpy())
+    reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
+    both = reproduce("gpu-hours", tmp_path / "out", table_only=True, **given)
+    assert not any(found.values for found in both.found)
+    assert "- Cifar10: there are searches on 2 sets of images, and without the images it cannot be" in to_markdown(both)
+
+
 def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
     real = engine.find_recipe
     monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))

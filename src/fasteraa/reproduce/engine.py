@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -163,7 +164,7 @@ class _Made:
 
     def _search(self, wanted: Search) -> None:
         missing = sorted(set(range(self.setting.seeds)) - self._policies(wanted).keys())
-        if not missing or self._fingerprint(wanted) is None:
+        if not missing or self._read_fingerprint(wanted) is None:
             return
         data = self._images(wanted)
         for seed in missing:
@@ -238,6 +239,32 @@ class _Made:
         return self.setting.out / "searches" / search_name(wanted, self._config(wanted, seed), fingerprint)
 
     def _fingerprint(self, wanted: Search) -> str | None:
+        """Of its images or, where they are not there, of those that its searches tell of, if these are the same."""
+        read = self._read_fingerprint(wanted)
+        told = set() if read else self._told_fingerprints(wanted)
+        if len(told) > 1:
+            self._remark(
+                f"{wanted.source}: there are searches on {len(told)} sets of images, and without the images it cannot "
+                "be told which is meant"
+            )
+        elif told:
+            self._remark(f"the searches on {wanted.source} were found without its images, by what they say of them")
+        return told.pop() if len(told) == 1 else read
+
+    def _told_fingerprints(self, wanted: Search) -> set[str]:
+        """Those of finished searches whose names were made with them."""
+        configs = [self._config(wanted, seed) for seed in range(self.setting.seeds)]
+        return {
+            told for name, told in self._told.items() if name in {search_name(wanted, each, told) for each in configs}
+        }
+
+    @cached_property
+    def _told(self) -> dict[str, str]:
+        """Folder of a finished search -> fingerprint of the images that it was made on."""
+        found = {file.parent.name: self._read(file) for file in (self.setting.out / "searches").glob("*/policy.json")}
+        return {name: each.provenance["data"]["fingerprint"] for name, each in found.items() if each is not None}
+
+    def _read_fingerprint(self, wanted: Search) -> str | None:
         """Of its images, which are read for it once; None if they are not there."""
         part = (wanted.source, wanted.images, wanted.classes, wanted.size)
         if part not in self.fingerprints:
