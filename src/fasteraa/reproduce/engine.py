@@ -108,6 +108,7 @@ def reproduce(
     made = _Made(setting, table, [only] if isinstance(only, str) else only)
     try:
         made.collect(1 if quick and jobs is None else jobs, table_only)
+        made.check(folder / name / "table.md" if table_only else None)
     except Stopped:
         made.collect(jobs, table_only=True)
         publish(made.result(), folder / name)
@@ -137,7 +138,8 @@ class _Made:
                 f"no line of {table.name} that can be run has {' and '.join(map(repr, only))} in data, network or label"
             )
         self.values: dict[int, dict[int, float]] = {}  # place in the table -> seed -> measured
-        self.troubles: dict[str, str] = {}  # data set -> why it is not there
+        self.troubles: dict[str, str] = {}  # named set, or searches on it -> why it is not there
+        self.closed: set[str] = set()  # data sets to train on that are not there
         self.fingerprints: dict[Part, str | None] = {}  # of what is searched on; None where it is not there
         self.failed: list[str] = []  # searches that came to nothing
         self.unlike: dict[str, list[tuple[str, str]]] = {}  # data set -> what there is, what was planned
@@ -155,10 +157,20 @@ class _Made:
         trained = {place: line for place, line in self.chosen.items() if line.recipe}
         for data in dict.fromkeys(line.data for line in trained.values()):
             self._train(data, {p: line for p, line in trained.items() if line.data == data}, jobs, table_only)
-        if self.troubles and not table_only and not any(self.values.values()):
-            raise DataError("; ".join(self.troubles.values()))
-        if self.failed and not table_only and not any(self.values.values()):
+
+    def check(self, earlier: Path | None) -> None:
+        """An error where there is not one number, and a reason for that or an earlier table that would be lost."""
+        if any(self.values.values()):
+            return
+        if self.troubles:
+            why = f"not one number of {self.table.name} can be told without its images: " if earlier else ""
+            raise DataError(why + "; ".join(text.rstrip(".") for text in self.troubles.values()))
+        if self.failed:
             raise RunError("; ".join(self.failed))
+        if earlier and earlier.exists():
+            raise RunError(
+                f"nothing with these images and settings is in {str(self.setting.out)!r}: {earlier} stays as it is"
+            )
 
     # --- searches --------------------------------------------------------------------------------------------------
 
@@ -243,9 +255,9 @@ class _Made:
         read = self._read_fingerprint(wanted)
         told = set() if read else self._told_fingerprints(wanted)
         if len(told) > 1:
-            self._remark(
-                f"{wanted.source}: there are searches on {len(told)} sets of images, and without the images it cannot "
-                "be told which is meant"
+            self.troubles[f"searches on {wanted.source}"] = (
+                f"there are searches on {len(told)} sets of images for {wanted.source}, and without the images it "
+                "cannot be told which is meant"
             )
         elif told:
             self._remark(f"the searches on {wanted.source} were found without its images, by what they say of them")
@@ -313,6 +325,7 @@ class _Made:
             arena = self._arena(data)
         except DataError as error:
             self.troubles[DATA[data].source] = str(error)
+            self.closed.add(data)
             return
         cells = {place: self._cells(line) for place, line in lines.items()}
         if not table_only:
@@ -419,20 +432,29 @@ class _Made:
 
     def _found(self, place: int, line: Line) -> Found:
         values = self.values.get(place, {})
+        asked_for = line.policy is None or place in self.chosen
+        known = place not in self.chosen or self._is_known(line)
         words = [line.note] if line.note else []
         if line.policy is None:
             words.append("quoted by the paper; no policy of it here")
         elif place not in self.chosen:
             words.append("not asked for")
         elif not values:
-            words.append("not run")
+            words.append("not run" if known else "cannot be told without the images")
         elif len(values) < self.setting.seeds:
             words.append(f"{len(values)} of {self.setting.seeds} runs")
-        asked_for = line.policy is None or place in self.chosen
         differences = self._differences(line, asked_for)
         if values and line.paper is not None:
             words += differences
-        return Found(line, values, "; ".join(words), asked_for, not differences, self._stand_in(line))
+        return Found(line, values, "; ".join(words), asked_for, not differences, self._stand_in(line), known)
+
+    def _is_known(self, line: Line) -> bool:
+        """Whether it can be told what was run of a line. Runs are found by their images."""
+        return line.data not in self.closed and not (isinstance(line.policy, Search) and self._is_doubtful(line.policy))
+
+    def _is_doubtful(self, wanted: Search) -> bool:
+        """Several could be meant."""
+        return self._read_fingerprint(wanted) is None and len(self._told_fingerprints(wanted)) > 1
 
     def _stand_in(self, line: Line) -> str:
         trained = self.setting.recipe(line).network if line.recipe and line.policy is not None else line.network

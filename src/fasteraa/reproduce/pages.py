@@ -97,12 +97,13 @@ def summary(result: Reproduction) -> str:
     ours = [found for found in can_be_run if found.asked_for]
     full = sum(len(found.values) >= result.runs for found in ours)
     some = sum(0 < len(found.values) < result.runs for found in ours)
-    words = (
-        f"{full} of {len(ours)} numbers were measured in full, {some} in part, {len(ours) - full - some} not at all."
-    )
+    untold = sum(not found.known for found in ours)
+    rest = len(ours) - full - some - untold
+    words = f"{full} of {len(ours)} numbers were measured in full, {some} in part, {rest} not at all"
+    words += f"; of {untold} it cannot be told without the images." if untold else "."
     if len(ours) < len(can_be_run):
         words += f" {len(can_be_run) - len(ours)} more were not asked for: --table-only without --only shows them, too."
-    untouched = dict.fromkeys(found.line.data for found in ours)
+    untouched = dict.fromkeys(found.line.data for found in ours if found.known)
     for found in ours:
         if found.values:
             untouched.pop(found.line.data, None)
