@@ -237,6 +237,17 @@ def test_only_some_lines(tmp_path):
         quick("cifar10", tmp_path, only=["wrn", "PBA"])
 
 
+def test_a_part_takes_no_place_of_the_whole_table(shared):
+    quick("policy-training", shared)
+    folder = shared / "policy-training"
+    whole = {file: file.read_text() for file in folder.glob("table.*")}
+    part, _ = quick("policy-training", shared, only="Random policies", table_only=True)
+    assert {file: file.read_text() for file in whole} == whole
+    assert (folder / "table-only-random-policies.md").read_text() == to_markdown(part)
+    everything, _ = quick("policy-training", shared, only="wrn-28-10", table_only=True)
+    assert everything.file == "table"
+
+
 def test_a_whole_name_is_not_part_of_another(tmp_path):
     result, _ = quick("quality", tmp_path, only=["Reduced-CIFAR10", "none"])
     assert [found.line.data for found in result.found if found.values] == ["reduced-cifar10"]
@@ -478,6 +489,7 @@ def test_without_images_it_is_not_said_that_nothing_was_run(source, tmp_path, sh
     assert "1 of 77 numbers were measured in full, 0 in part, 9 not at all; of 67 it cannot be told" in summary(result)
     assert "Nothing was run on" not in to_markdown(result)
     assert "- No data: imagenette" in to_markdown(result)
+    assert result.file == "table-without-cifar10-cifar100-svhn-fashion-mnist-imagenette"
 
 
 def test_a_table_without_a_number_takes_no_place_of_another(source, tmp_path, short_searches, short_trainings):

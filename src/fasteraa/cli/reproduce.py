@@ -67,9 +67,9 @@ def reproduce_command(
         command=shlex.join(["fasteraa", *sys.argv[1:]]),
     )
     print_table(result.table.title, *rows_of(result))
-    place = folder / result.table.name
+    place = folder / result.table.name / result.file
     typer.echo("\n".join([caption(result), summary(result), *remarks(result)]))
-    typer.echo(f"table: {place / 'table.md'}\nplot:  {place / 'table.svg'}\ndata:  {place / 'table.json'}")
+    typer.echo(f"table: {place}.md\nplot:  {place}.svg\ndata:  {place}.json")
 
 
 def _list() -> None:

@@ -30,6 +30,7 @@ from fasteraa.reproduce.quick import QUICK_IMAGES, quick_recipe, quick_search, q
 from fasteraa.reproduce.result import Found, Reproduction
 from fasteraa.reproduce.tables import find_table
 from fasteraa.search.config import SearchConfig, make_config, to_settings
+from fasteraa.search.folder import as_file_name
 from fasteraa.search.run import SearchResult, find_device, search
 
 RUNS = 3  # of every number, as in the paper
@@ -108,12 +109,12 @@ def reproduce(
     made = _Made(setting, table, [only] if isinstance(only, str) else only)
     try:
         made.collect(1 if quick and jobs is None else jobs, table_only)
-        made.check(folder / name / "table.md" if table_only else None)
+        result = made.result()
+        made.check(folder / name / f"{result.file}.md" if table_only else None)
     except Stopped:
         made.collect(jobs, table_only=True)
         publish(made.result(), folder / name)
         raise
-    result = made.result()
     publish(result, folder / name)
     return result
 
@@ -129,7 +130,7 @@ class _Made:
     """What is there of a table, and how to make the rest."""
 
     def __init__(self, setting: Setting, table: Table, only: Sequence[str]):
-        self.setting, self.table = setting, table
+        self.setting, self.table, self.only = setting, table, only
         self.chosen = {place: line for place, line in enumerate(table.lines) if line.policy is not None}
         for part in only:
             self.chosen = _with(self.chosen, part)
@@ -428,7 +429,14 @@ class _Made:
             self.setting.quick,
             tuple(self.remarks),
             tuple(sorted(self.devices)),
+            self._file_name(found),
         )
+
+    def _file_name(self, found: Sequence[Found]) -> str:
+        """Another one for a part of a table, which must not take the place of the whole."""
+        parts = ["table"] if all(each.asked_for for each in found) else ["table-only", *self.only]
+        hidden = dict.fromkeys(DATA[each.line.data].source for each in found if not each.known)
+        return as_file_name("-".join([*parts, *(["without", *hidden] if hidden else [])]).lower())
 
     def _found(self, place: int, line: Line) -> Found:
         values = self.values.get(place, {})

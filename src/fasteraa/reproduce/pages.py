@@ -164,13 +164,13 @@ def _line(found: Found) -> dict[str, Any]:
 
 
 def publish(result: Reproduction, folder: Path) -> None:
-    """table.md, table.json and table.svg."""
+    """table.md, table.json and table.svg; of a part of a table, files of another name."""
     with named_trouble(folder):
         folder.mkdir(parents=True, exist_ok=True)
     files = RunFolder(folder)
-    files.write(folder / "table.md", to_markdown(result))
-    files.write(folder / "table.json", json.dumps(plain(to_dict(result)), indent=1) + "\n")
-    files.write(folder / "table.svg", to_svg(result))
+    files.write(folder / f"{result.file}.md", to_markdown(result))
+    files.write(folder / f"{result.file}.json", json.dumps(plain(to_dict(result)), indent=1) + "\n")
+    files.write(folder / f"{result.file}.svg", to_svg(result))
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ class Reproduction:
     quick: bool
     remarks: tuple[str, ...]  # where this differs from the paper
     devices: tuple[str, ...]
+    file: str = "table"  # what its files are called
 
 
 @dataclass(frozen=True)
