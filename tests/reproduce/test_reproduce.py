@@ -479,16 +479,18 @@ def test_missing_data_is_an_error_or_a_remark(tmp_path):
         reproduce("quality", tmp_path / "out", only=["ants-and-bees", "none"], seeds=1, device="cpu", say=str)
 
 
-def test_without_images_it_is_not_said_that_nothing_was_run(source, tmp_path, short_trainings):
+def test_without_images_it_is_not_said_that_nothing_was_run(source, tmp_path, short_searches, short_trainings):
     given = {"seeds": 1, "device": "cpu", "data_root": tmp_path, "jobs": 1, "say": str}
     sources = {"ants-and-bees": source, "imagenette": source}
     reproduce("quality", tmp_path / "out", only=["none"], sources=sources, **given)
+    reproduce("quality", tmp_path / "out", only=["imagenette-1000", "Faster AA"], sources=sources, **given)
     result = reproduce("quality", tmp_path / "out", table_only=True, sources={"ants-and-bees": source}, **given)
     (hidden,) = [found for found in result.found if (found.line.data, found.line.label) == ("imagenette-1000", "none")]
     assert hidden.remark == "cannot be told without the images"
     assert "1 of 77 numbers were measured in full, 0 in part, 9 not at all; of 67 it cannot be told" in summary(result)
     assert "Nothing was run on" not in to_markdown(result)
     assert "- No data: imagenette" in to_markdown(result)
+    assert "were found without" not in to_markdown(result)
     assert result.file == "table-without-cifar10-cifar100-svhn-fashion-mnist-imagenette"
 
 

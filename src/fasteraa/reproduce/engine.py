@@ -260,8 +260,6 @@ class _Made:
                 f"there are searches on {len(told)} sets of images for {wanted.source}, and without the images it "
                 "cannot be told which is meant"
             )
-        elif told:
-            self._remark(f"the searches on {wanted.source} were found without its images, by what they say of them")
         return told.pop() if len(told) == 1 else read
 
     def _told_fingerprints(self, wanted: Search) -> set[str]:
@@ -411,13 +409,16 @@ class _Made:
 
     def result(self) -> Reproduction:
         found = tuple(self._found(place, line) for place, line in enumerate(self.table.lines))
-        for line in self.chosen.values():
+        for place, line in self.chosen.items():
             if line.recipe:
                 self._say_what_stands_in(DATA[line.data].source)
             if isinstance(line.policy, Search):
                 self._say_what_stands_in(line.policy.source)
                 policies = self._policies(line.policy).values()
                 self.devices |= {f"searches on {each.provenance.get('device', 'unknown device')}" for each in policies}
+                if self.values.get(place) and self._read_fingerprint(line.policy) is None:
+                    source = line.policy.source
+                    self._remark(f"the searches on {source} were found without its images, by what they say of them")
                 for text in self._searched_otherwise(line.policy):
                     self._remark(f"{line.policy.source}: {text}")
         self.remarks += [f"no data: {text}" for text in self.troubles.values()]
