@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -236,6 +237,17 @@ def test_only_some_lines(tmp_path):
         quick("cifar10", tmp_path, only=["wrn", "PBA"])
 
 
+def test_a_part_takes_no_place_of_the_whole_table(shared):
+    quick("policy-training", shared)
+    folder = shared / "policy-training"
+    whole = {file: file.read_text() for file in folder.glob("table.*")}
+    part, _ = quick("policy-training", shared, only="Random policies", table_only=True)
+    assert {file: file.read_text() for file in whole} == whole
+    assert (folder / "table-only-random-policies.md").read_text() == to_markdown(part)
+    everything, _ = quick("policy-training", shared, only="wrn-28-10", table_only=True)
+    assert everything.file == "table"
+
+
 def test_a_whole_name_is_not_part_of_another(tmp_path):
     result, _ = quick("quality", tmp_path, only=["Reduced-CIFAR10", "none"])
     assert [found.line.data for found in result.found if found.values] == ["reduced-cifar10"]
@@ -302,10 +314,15 @@ def source(tmp_path):
     return str(tmp_path / "small.npz")
 
 
-def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, monkeypatch):
-    """The recipe of the paper but for length: a line of it runs on a file, and the page tells what differs."""
+@pytest.fixture
+def short_trainings(monkeypatch):
+    """By the paper's recipes but for length and network."""
     real = engine.find_recipe
     monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
+
+
+def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, short_trainings):
+    """The recipe of the paper but for length: a line of it runs on a file, and the page tells what differs."""
     result = reproduce(
         "svhn", tmp_path / "out", seeds=1, only=["baseline"], sources={"svhn": source}, device="cpu", jobs=1, say=str
     )
@@ -350,10 +367,16 @@ def test_a_search_on_fewer_classes_is_said(source, tmp_path, short_searches):
     assert "- Imagenet: searched on 10 classes, not on 120." in to_markdown(result)
 
 
-def test_a_file_with_as_many_images_is_said(source, tmp_path, monkeypatch):
+def test_lines_that_are_left_out_read_no_images(source, tmp_path, monkeypatch):
+    """Nor is it said that theirs are not there."""
+    monkeypatch.setattr(engine, "load", lambda *_, **__: pytest.fail("read images to search on"))
+    given = {"only": ["ants-and-bees", "none"], "sources": {"ants-and-bees": source}, "data_root": tmp_path}
+    result = reproduce("quality", tmp_path / "out", table_only=True, device="cpu", say=str, **given)
+    assert result.remarks == (f"the images of ants-and-bees are those of {source}",)
+
+
+def test_a_file_with_as_many_images_is_said(source, tmp_path, monkeypatch, short_trainings):
     """Nobody knows whether they are the same ones."""
-    real = engine.find_recipe
-    monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
     data = {"reduced-cifar10": replace(engine.DATA["reduced-cifar10"], subset=60)}
     monkeypatch.setattr(engine, "DATA", {**engine.DATA, **data})
     result = reproduce(
@@ -364,9 +387,7 @@ def test_a_file_with_as_many_images_is_said(source, tmp_path, monkeypatch):
     assert f"- The images of cifar10 are those of {source}." in to_markdown(result)
 
 
-def test_a_set_without_a_known_number_of_images_says_that_a_part_was_taken(source, tmp_path, monkeypatch):
-    real = engine.find_recipe
-    monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
+def test_a_set_without_a_known_number_of_images_says_that_a_part_was_taken(source, tmp_path, short_trainings):
     given = {"only": ["ants-and-bees", "none"], "sources": {"ants-and-bees": source}, "seeds": 1, "device": "cpu"}
     result = reproduce("quality", tmp_path / "out", subset=20, jobs=1, say=str, **given)
     assert f"Ants-and-bees: trained on 20 images of {source}, not on all." in to_markdown(result)
@@ -402,15 +423,27 @@ def test_a_search_is_found_by_its_images_wherever_they_lie(source, tmp_path, sho
     assert [found.values for found in again.found] == [found.values for found in first.found]
     train = load(None, subset=50, size=8)
     np.savez(source, x_train=train.images.numpy(), y_train=train.labels.numpy())
-    other = reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, table_only=True, **given)
-    assert not any(found.values for found in other.found)
+    with pytest.raises(RunError, match="nothing with these images"):
+        reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, table_only=True, **given)
     reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
     assert len(list((tmp_path / "out" / "searches").iterdir())) == 2
 
 
-def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
-    real = engine.find_recipe
-    monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
+def test_searches_are_found_without_their_images(source, tmp_path, short_searches):
+    """By what they say of them, unless there are several of a kind."""
+    given = {"only": ["cifar10"], "seeds": 1, "device": "cpu", "jobs": 1, "say": str, "data_root": tmp_path}
+    first = reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
+    alone = reproduce("gpu-hours", tmp_path / "out", table_only=True, **given)
+    assert [found.values for found in alone.found] == [found.values for found in first.found]
+    assert "- The searches on cifar10 were found without its images, by what they say of them." in to_markdown(alone)
+    train = load(None, subset=50, size=8)
+    np.savez(source, x_train=train.images.numpy(), y_train=train.labels.numpy())
+    reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
+    with pytest.raises(DataError, match="there are searches on 2 sets of images for cifar10, and without the images"):
+        reproduce("gpu-hours", tmp_path / "out", table_only=True, **given)
+
+
+def test_a_file_without_test_images_is_said(tmp_path, short_trainings):
     train = load(None, subset=60, size=8)
     np.savez(tmp_path / "train.npz", x_train=train.images.numpy(), y_train=train.labels.numpy())
     result = reproduce(
@@ -423,14 +456,59 @@ def test_a_file_without_test_images_is_said(tmp_path, monkeypatch):
     )
 
 
+def test_test_images_that_are_trained_on_are_said(tmp_path, short_trainings):
+    train, test = load(None, subset=60, size=8), load(None, split="test", subset=20, size=8)
+    x_test = np.concatenate([test.images.numpy(), train.images.numpy()[:2]])
+    y_test = np.concatenate([test.labels.numpy(), train.labels.numpy()[:2]])
+    file = tmp_path / "twice.npz"
+    np.savez(file, x_train=train.images.numpy(), y_train=train.labels.numpy(), x_test=x_test, y_test=y_test)
+    given = {"only": ["ants-and-bees", "none"], "sources": {"ants-and-bees": str(file)}, "seeds": 1, "device": "cpu"}
+    result = reproduce("quality", tmp_path / "out", jobs=1, say=str, **given)
+    assert "- Ants-and-bees: 2 of the 22 held-out images are among the training images, too" in to_markdown(result)
+
+
 def test_missing_data_is_an_error_or_a_remark(tmp_path):
     with pytest.raises(DataError, match="imagenet is not at"):
         reproduce("imagenet", tmp_path / "out", data_root=tmp_path, seeds=1, device="cpu", say=str)
-    result = reproduce("imagenet", tmp_path / "out", data_root=tmp_path, table_only=True, device="cpu", say=str)
-    assert "- No data: imagenet is not at" in to_markdown(result)
-    assert all(not found.values for found in result.found)
+    with pytest.raises(
+        DataError, match="not one number of imagenet can be told without its images: imagenet is not at"
+    ):
+        reproduce("imagenet", tmp_path / "out", data_root=tmp_path, table_only=True, device="cpu", say=str)
+    assert not (tmp_path / "out" / "imagenet").exists()
     with pytest.raises(DataError, match="ants-and-bees is not found by its name alone: --source ants-and-bees=FOLDER"):
         reproduce("quality", tmp_path / "out", only=["ants-and-bees", "none"], seeds=1, device="cpu", say=str)
+
+
+def test_without_images_it_is_not_said_that_nothing_was_run(source, tmp_path, short_searches, short_trainings):
+    given = {"seeds": 1, "device": "cpu", "data_root": tmp_path, "jobs": 1, "say": str}
+    sources = {"ants-and-bees": source, "imagenette": source}
+    reproduce("quality", tmp_path / "out", only=["none"], sources=sources, **given)
+    reproduce("quality", tmp_path / "out", only=["imagenette-1000", "Faster AA"], sources=sources, **given)
+    result = reproduce("quality", tmp_path / "out", table_only=True, sources={"ants-and-bees": source}, **given)
+    (hidden,) = [found for found in result.found if (found.line.data, found.line.label) == ("imagenette-1000", "none")]
+    assert hidden.remark == "cannot be told without the images"
+    assert "1 of 77 numbers were measured in full, 0 in part, 9 not at all; of 67 it cannot be told" in summary(result)
+    assert "Nothing was run on" not in to_markdown(result)
+    assert "- No data: imagenette" in to_markdown(result)
+    assert "were found without" not in to_markdown(result)
+    assert result.file == "table-without-cifar10-cifar100-svhn-fashion-mnist-imagenette"
+
+
+def test_a_table_without_a_number_takes_no_place_of_another(source, tmp_path, short_searches, short_trainings):
+    given = {"seeds": 1, "device": "cpu", "data_root": tmp_path, "jobs": 1, "say": str}
+    full = reproduce("policy-training", tmp_path / "out", sources={"cifar10": source}, **given)
+    page = tmp_path / "out" / "policy-training" / "table.md"
+    with pytest.raises(DataError, match="can be told without its images"):
+        reproduce("gpu-hours", tmp_path / "new", table_only=True, **given)
+    shutil.rmtree(tmp_path / "out" / "searches")
+    with pytest.raises(DataError, match="can be told without its images"):
+        reproduce("policy-training", tmp_path / "out", table_only=True, **given)
+    other = tmp_path / "other.npz"
+    train = load(None, subset=50, size=8)
+    np.savez(other, x_train=train.images.numpy(), y_train=train.labels.numpy())
+    with pytest.raises(RunError, match=r"nothing with these images and settings is in .*table\.md stays as it is"):
+        reproduce("policy-training", tmp_path / "out", table_only=True, sources={"cifar10": str(other)}, **given)
+    assert page.read_text() == to_markdown(full)
 
 
 def test_sources():
@@ -530,6 +608,8 @@ def test_the_command(fasteraa, tmp_path):
     assert "3 of 3 numbers were measured in full" in text
     assert str(tmp_path / "out" / "policy-training" / "table.md") in text
     assert (tmp_path / "out" / "policy-training" / "table.svg").exists()
+    commands = {json.loads(file.read_text())["command"] for file in (tmp_path / "out" / "cells").glob("*.json")}
+    assert commands == {f"fasteraa reproduce policy-training --quick --out {tmp_path / 'out'} --jobs 1"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -69,11 +71,12 @@ def reproduce_command(
         max_minutes=max_minutes,
         table_only=table_only,
         say=typer.echo,
+        command=shlex.join(["fasteraa", *sys.argv[1:]]),
     )
     print_table(result.table.title, *rows_of(result))
-    place = folder / result.table.name
+    place = folder / result.table.name / result.file
     typer.echo("\n".join([caption(result), summary(result), *remarks(result)]))
-    typer.echo(f"table: {place / 'table.md'}\nplot:  {place / 'table.svg'}\ndata:  {place / 'table.json'}")
+    typer.echo(f"table: {place}.md\nplot:  {place}.svg\ndata:  {place}.json")
 
 
 def _list() -> None:

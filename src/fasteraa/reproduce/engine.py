@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from fasteraa.data import ImageSet, load, stratify
 from fasteraa.data.named import NAMES
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
-from fasteraa.evaluate.arena import Arena, open_arena, open_folder
+from fasteraa.evaluate.arena import Arena, open_arena, open_folder, twice_words
 from fasteraa.evaluate.calibrate import calibrate, race_recipe, usual_candidates
 from fasteraa.evaluate.compare import Cell, end_of, make_cell, read_cell, run_cells, why_diverged
 from fasteraa.evaluate.effects import operations_to_test
@@ -29,6 +30,7 @@ from fasteraa.reproduce.quick import QUICK_IMAGES, quick_recipe, quick_search, q
 from fasteraa.reproduce.result import Found, Reproduction
 from fasteraa.reproduce.tables import find_table
 from fasteraa.search.config import SearchConfig, make_config, to_settings
+from fasteraa.search.folder import as_file_name
 from fasteraa.search.run import SearchResult, find_device, search
 
 RUNS = 3  # of every number, as in the paper
@@ -49,6 +51,7 @@ class Setting:
     quick: bool
     until: float
     say: Say
+    command: str | None  # the command line that asked for it
 
     def source(self, name: str) -> str:
         return self.sources.get(name, name)
@@ -79,11 +82,12 @@ def reproduce(
     max_minutes: float | None = None,
     table_only: bool = False,
     say: Say = print,
+    command: str | None = None,
 ) -> Reproduction:
     """Do a table of the paper again. Searches and runs that are in the folder are not made again.
 
     `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines that have
-    each of these in data, network or label, `table_only` makes the table from what is there.
+    each of these in data, network or label, `table_only` makes the table from what is there. Runs keep `command`.
     """
     table, until = find_table(name), end_of(max_minutes)
     find_device("cpu" if quick else device)
@@ -100,15 +104,17 @@ def reproduce(
         quick=quick,
         until=until,
         say=say,
+        command=command,
     )
     made = _Made(setting, table, [only] if isinstance(only, str) else only)
     try:
         made.collect(1 if quick and jobs is None else jobs, table_only)
+        result = made.result()
+        made.check(folder / name / f"{result.file}.md" if table_only else None)
     except Stopped:
         made.collect(jobs, table_only=True)
         publish(made.result(), folder / name)
         raise
-    result = made.result()
     publish(result, folder / name)
     return result
 
@@ -124,7 +130,7 @@ class _Made:
     """What is there of a table, and how to make the rest."""
 
     def __init__(self, setting: Setting, table: Table, only: Sequence[str]):
-        self.setting, self.table = setting, table
+        self.setting, self.table, self.only = setting, table, only
         self.chosen = {place: line for place, line in enumerate(table.lines) if line.policy is not None}
         for part in only:
             self.chosen = _with(self.chosen, part)
@@ -133,7 +139,8 @@ class _Made:
                 f"no line of {table.name} that can be run has {' and '.join(map(repr, only))} in data, network or label"
             )
         self.values: dict[int, dict[int, float]] = {}  # place in the table -> seed -> measured
-        self.troubles: dict[str, str] = {}  # data set -> why it is not there
+        self.troubles: dict[str, str] = {}  # named set, or searches on it -> why it is not there
+        self.closed: set[str] = set()  # data sets to train on that are not there
         self.fingerprints: dict[Part, str | None] = {}  # of what is searched on; None where it is not there
         self.failed: list[str] = []  # searches that came to nothing
         self.unlike: dict[str, list[tuple[str, str]]] = {}  # data set -> what there is, what was planned
@@ -151,16 +158,26 @@ class _Made:
         trained = {place: line for place, line in self.chosen.items() if line.recipe}
         for data in dict.fromkeys(line.data for line in trained.values()):
             self._train(data, {p: line for p, line in trained.items() if line.data == data}, jobs, table_only)
-        if self.troubles and not table_only and not any(self.values.values()):
-            raise DataError("; ".join(self.troubles.values()))
-        if self.failed and not table_only and not any(self.values.values()):
+
+    def check(self, earlier: Path | None) -> None:
+        """An error where there is not one number, and a reason for that or an earlier table that would be lost."""
+        if any(self.values.values()):
+            return
+        if self.troubles:
+            why = f"not one number of {self.table.name} can be told without its images: " if earlier else ""
+            raise DataError(why + "; ".join(text.rstrip(".") for text in self.troubles.values()))
+        if self.failed:
             raise RunError("; ".join(self.failed))
+        if earlier and earlier.exists():
+            raise RunError(
+                f"nothing with these images and settings is in {str(self.setting.out)!r}: {earlier} stays as it is"
+            )
 
     # --- searches --------------------------------------------------------------------------------------------------
 
     def _search(self, wanted: Search) -> None:
         missing = sorted(set(range(self.setting.seeds)) - self._policies(wanted).keys())
-        if not missing or self._fingerprint(wanted) is None:
+        if not missing or self._read_fingerprint(wanted) is None:
             return
         data = self._images(wanted)
         for seed in missing:
@@ -235,6 +252,30 @@ class _Made:
         return self.setting.out / "searches" / search_name(wanted, self._config(wanted, seed), fingerprint)
 
     def _fingerprint(self, wanted: Search) -> str | None:
+        """Of its images or, where they are not there, of those that its searches tell of, if these are the same."""
+        read = self._read_fingerprint(wanted)
+        told = set() if read else self._told_fingerprints(wanted)
+        if len(told) > 1:
+            self.troubles[f"searches on {wanted.source}"] = (
+                f"there are searches on {len(told)} sets of images for {wanted.source}, and without the images it "
+                "cannot be told which is meant"
+            )
+        return told.pop() if len(told) == 1 else read
+
+    def _told_fingerprints(self, wanted: Search) -> set[str]:
+        """Those of finished searches whose names were made with them."""
+        configs = [self._config(wanted, seed) for seed in range(self.setting.seeds)]
+        return {
+            told for name, told in self._told.items() if name in {search_name(wanted, each, told) for each in configs}
+        }
+
+    @cached_property
+    def _told(self) -> dict[str, str]:
+        """Folder of a finished search -> fingerprint of the images that it was made on."""
+        found = {file.parent.name: self._read(file) for file in (self.setting.out / "searches").glob("*/policy.json")}
+        return {name: each.provenance["data"]["fingerprint"] for name, each in found.items() if each is not None}
+
+    def _read_fingerprint(self, wanted: Search) -> str | None:
         """Of its images, which are read for it once; None if they are not there."""
         part = (wanted.source, wanted.images, wanted.classes, wanted.size)
         if part not in self.fingerprints:
@@ -283,6 +324,7 @@ class _Made:
             arena = self._arena(data)
         except DataError as error:
             self.troubles[DATA[data].source] = str(error)
+            self.closed.add(data)
             return
         cells = {place: self._cells(line) for place, line in lines.items()}
         if not table_only:
@@ -319,7 +361,7 @@ class _Made:
         )
         if not self.setting.quick:
             self.unlike[data] = self._differences_of(data, arena)
-        return arena
+        return replace(arena, command=self.setting.command)
 
     def _differences_of(self, data: str, arena: Arena) -> list[tuple[str, str]]:
         """What there is and what was planned, where they differ, as far as numbers of images and classes tell."""
@@ -339,6 +381,8 @@ class _Made:
             self._remark(f"{source} has no test images: errors are those on {arena.held_out_from}, which searches saw")
         for each in arena.broken:
             self._remark(f"left out, could not be read: {each}")
+        if arena.twice:
+            self._remark(f"{data}: {twice_words(arena.twice, len(arena.held_out))}")
 
     def _at_most(self, images: int | None, name: str, split: str) -> int | None:
         """So many images, or None where a source that stands in has no more than that."""
@@ -365,13 +409,16 @@ class _Made:
 
     def result(self) -> Reproduction:
         found = tuple(self._found(place, line) for place, line in enumerate(self.table.lines))
-        for line in self.chosen.values():
+        for place, line in self.chosen.items():
             if line.recipe:
                 self._say_what_stands_in(DATA[line.data].source)
             if isinstance(line.policy, Search):
                 self._say_what_stands_in(line.policy.source)
                 policies = self._policies(line.policy).values()
                 self.devices |= {f"searches on {each.provenance.get('device', 'unknown device')}" for each in policies}
+                if self.values.get(place) and self._read_fingerprint(line.policy) is None:
+                    source = line.policy.source
+                    self._remark(f"the searches on {source} were found without its images, by what they say of them")
                 for text in self._searched_otherwise(line.policy):
                     self._remark(f"{line.policy.source}: {text}")
         self.remarks += [f"no data: {text}" for text in self.troubles.values()]
@@ -383,32 +430,48 @@ class _Made:
             self.setting.quick,
             tuple(self.remarks),
             tuple(sorted(self.devices)),
+            self._file_name(found),
         )
+
+    def _file_name(self, found: Sequence[Found]) -> str:
+        """Another one for a part of a table, which must not take the place of the whole."""
+        parts = ["table"] if all(each.asked_for for each in found) else ["table-only", *self.only]
+        hidden = dict.fromkeys(DATA[each.line.data].source for each in found if not each.known)
+        return as_file_name("-".join([*parts, *(["without", *hidden] if hidden else [])]).lower())
 
     def _found(self, place: int, line: Line) -> Found:
         values = self.values.get(place, {})
+        asked_for = line.policy is None or place in self.chosen
+        known = place not in self.chosen or self._is_known(line)
         words = [line.note] if line.note else []
         if line.policy is None:
             words.append("quoted by the paper; no policy of it here")
         elif place not in self.chosen:
             words.append("not asked for")
         elif not values:
-            words.append("not run")
+            words.append("not run" if known else "cannot be told without the images")
         elif len(values) < self.setting.seeds:
             words.append(f"{len(values)} of {self.setting.seeds} runs")
-        asked_for = line.policy is None or place in self.chosen
-        differences = self._differences(line)
+        differences = self._differences(line, asked_for)
         if values and line.paper is not None:
             words += differences
-        return Found(line, values, "; ".join(words), asked_for, not differences, self._stand_in(line))
+        return Found(line, values, "; ".join(words), asked_for, not differences, self._stand_in(line), known)
+
+    def _is_known(self, line: Line) -> bool:
+        """Whether it can be told what was run of a line. Runs are found by their images."""
+        return line.data not in self.closed and not (isinstance(line.policy, Search) and self._is_doubtful(line.policy))
+
+    def _is_doubtful(self, wanted: Search) -> bool:
+        """Several could be meant."""
+        return self._read_fingerprint(wanted) is None and len(self._told_fingerprints(wanted)) > 1
 
     def _stand_in(self, line: Line) -> str:
         trained = self.setting.recipe(line).network if line.recipe and line.policy is not None else line.network
         return "" if trained == line.network else trained
 
-    def _differences(self, line: Line) -> list[str]:
-        """What makes our number of a line one of something else than the paper's."""
-        searched = self._searched_otherwise(line.policy) if isinstance(line.policy, Search) else []
+    def _differences(self, line: Line, asked_for: bool) -> list[str]:
+        """What makes our number of a line one of something else than the paper's; nothing is read if it is left out."""
+        searched = self._searched_otherwise(line.policy) if asked_for and isinstance(line.policy, Search) else []
         unlike = self.unlike.get(line.data, []) if line.recipe else []
         return [*(f"trained on {there}, not on {planned}" for there, planned in unlike), *searched]
 

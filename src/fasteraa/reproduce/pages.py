@@ -97,12 +97,13 @@ def summary(result: Reproduction) -> str:
     ours = [found for found in can_be_run if found.asked_for]
     full = sum(len(found.values) >= result.runs for found in ours)
     some = sum(0 < len(found.values) < result.runs for found in ours)
-    words = (
-        f"{full} of {len(ours)} numbers were measured in full, {some} in part, {len(ours) - full - some} not at all."
-    )
+    untold = sum(not found.known for found in ours)
+    rest = len(ours) - full - some - untold
+    words = f"{full} of {len(ours)} numbers were measured in full, {some} in part, {rest} not at all"
+    words += f"; of {untold} it cannot be told without the images." if untold else "."
     if len(ours) < len(can_be_run):
         words += f" {len(can_be_run) - len(ours)} more were not asked for: --table-only without --only shows them, too."
-    untouched = dict.fromkeys(found.line.data for found in ours)
+    untouched = dict.fromkeys(found.line.data for found in ours if found.known)
     for found in ours:
         if found.values:
             untouched.pop(found.line.data, None)
@@ -163,13 +164,13 @@ def _line(found: Found) -> dict[str, Any]:
 
 
 def publish(result: Reproduction, folder: Path) -> None:
-    """table.md, table.json and table.svg."""
+    """table.md, table.json and table.svg; of a part of a table, files of another name."""
     with named_trouble(folder):
         folder.mkdir(parents=True, exist_ok=True)
     files = RunFolder(folder)
-    files.write(folder / "table.md", to_markdown(result))
-    files.write(folder / "table.json", json.dumps(plain(to_dict(result)), indent=1) + "\n")
-    files.write(folder / "table.svg", to_svg(result))
+    files.write(folder / f"{result.file}.md", to_markdown(result))
+    files.write(folder / f"{result.file}.json", json.dumps(plain(to_dict(result)), indent=1) + "\n")
+    files.write(folder / f"{result.file}.svg", to_svg(result))
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------

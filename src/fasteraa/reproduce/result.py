@@ -19,6 +19,7 @@ class Found:
     asked_for: bool = True  # False where `only` left it out: it may have been run before
     comparable: bool = True  # False where ours was trained on fewer images, or others, than the paper's
     stand_in: str = ""  # the network that made our number, where it is another than the line's
+    known: bool = True  # False where it cannot be told what was run, because the images are not there
 
     @property
     def ours(self) -> Estimate | None:
@@ -41,6 +42,7 @@ class Reproduction:
     quick: bool
     remarks: tuple[str, ...]  # where this differs from the paper
     devices: tuple[str, ...]
+    file: str = "table"  # what its files are called
 
 
 @dataclass(frozen=True)
