@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,6 +60,11 @@ def list_ops(
         typer.echo(markdown_table(OPS_COLUMNS, op_rows()))
     else:
         print_table("Operations", OPS_COLUMNS, op_rows())
+
+
+def command_line() -> str:
+    """What was asked for, as it can be given again."""
+    return shlex.join(["fasteraa", *sys.argv[1:]])
 
 
 def tell_hidden(source: str | None) -> str | None:

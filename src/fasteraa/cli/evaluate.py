@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fasteraa.cli.app import DataRoot, Size, SourceArgument, Trackers, app
+from fasteraa.cli.app import DataRoot, Size, SourceArgument, Trackers, app, command_line
 
 if TYPE_CHECKING:
     from fasteraa.evaluate.arena import Arena
@@ -162,7 +160,7 @@ def _folder(source: str | None) -> Path:
 def _arena(source: str | None, folder: Path, **data: Any) -> Arena:
     from fasteraa.evaluate.arena import open_arena
 
-    return replace(open_arena(source, folder, **data), command=shlex.join(["fasteraa", *sys.argv[1:]]))
+    return replace(open_arena(source, folder, **data), command=command_line())
 
 
 def _recipe(arena: Arena, network: str, name: str | None, **changes: Any) -> TrainRecipe:

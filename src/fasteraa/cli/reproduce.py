@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fasteraa.cli.app import DataRoot, app
+from fasteraa.cli.app import DataRoot, app, command_line
 from fasteraa.cli.usage import refuse_idle
 
 
@@ -71,7 +69,7 @@ def reproduce_command(
         max_minutes=max_minutes,
         table_only=table_only,
         say=typer.echo,
-        command=shlex.join(["fasteraa", *sys.argv[1:]]),
+        command=command_line(),
     )
     print_table(result.table.title, *rows_of(result))
     place = folder / result.table.name / result.file
