@@ -273,7 +273,8 @@ class _Made:
     def _told(self) -> dict[str, str]:
         """Folder of a finished search -> fingerprint of the images that it was made on."""
         found = {file.parent.name: self._read(file) for file in (self.setting.out / "searches").glob("*/policy.json")}
-        return {name: each.provenance["data"]["fingerprint"] for name, each in found.items() if each is not None}
+        told = {name: each.provenance.get("data", {}).get("fingerprint") for name, each in found.items() if each}
+        return {name: fingerprint for name, fingerprint in told.items() if fingerprint}
 
     def _read_fingerprint(self, wanted: Search) -> str | None:
         """Of its images, which are read for it once; None if they are not there."""
