@@ -55,6 +55,7 @@ def test_every_data_set_has_a_folder_of_its_own(fasteraa, source, tmp_path, monk
     folders = {
         source: "compare-pictures",
         "./more v2.0/": "compare-more-v2.0",
+        "photos/train": "compare-photos-train",
         "": "compare-sample",
         "hf:me/photos": "compare-photos",
     }
