@@ -150,14 +150,12 @@ def evaluate_command(
 
 def _folder(source: str | None) -> Path:
     """One for each data set, as its name tells: a comparison takes the place of what was there of another."""
+    from fasteraa.data.folder import folder_name
     from fasteraa.data.resolve import SAMPLE
-    from fasteraa.data.source import canonical_split
     from fasteraa.search.folder import as_file_name
 
     path = Path(os.path.abspath(os.path.expanduser(source or SAMPLE)))
-    name = path.stem if path.is_file() else path.name
-    whole = f"{path.parent.name}-{name}" if canonical_split(name) else name  # every set has its `train`
-    return Path("runs") / f"compare-{as_file_name(whole)}"
+    return Path("runs") / f"compare-{as_file_name(path.stem if path.is_file() else folder_name(path))}"
 
 
 def _arena(source: str | None, folder: Path, **data: Any) -> Arena:

@@ -43,7 +43,7 @@ def open_folder(root: Path, name: str | None = None) -> Source:
     if set(classes) == {"images", "masks"}:
         names = _mask_names(root)
         masked = {split: partial(_list_masks, path, names) for split, path in splits.items()}
-        return Source(name or _name(root), masked, aside)
+        return Source(name or folder_name(root), masked, aside)
     if _NOT_CLASSES.issuperset(word.lower() for word in classes):
         raise DataError(
             f"{root} is laid out for detection or segmentation (folders {', '.join(classes)}), not by class; "
@@ -51,11 +51,11 @@ def open_folder(root: Path, name: str | None = None) -> Source:
             "segmentation the folders images and masks"
         )
     listings = {split: partial(_list_split, path, classes) for split, path in splits.items()}
-    return Source(name or _name(root), listings, aside)
+    return Source(name or folder_name(root), listings, aside)
 
 
-def _name(root: Path) -> str:
-    """A folder that is a split of another is named with it: every set has its `train`."""
+def folder_name(root: Path) -> str:
+    """One that is a split of another is named with it: every set has its `train`."""
     whole = root.resolve()
     return f"{whole.parent.name}/{whole.name}" if canonical_split(whole.name) else whole.name
 

@@ -158,10 +158,7 @@ class _Convolved(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         out, parts, kept = half.forward(x, before, plus)
         ctx.half = half
-        ctx.save_for_backward(*kept)
-        ctx.mark_non_differentiable(parts)
-        ctx.set_materialize_grads(False)
-        return out, parts
+        return _kept(ctx, kept, out, parts)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
@@ -178,10 +175,7 @@ class _Blocked(torch.autograd.Function):
         y, between, kept1 = first.forward(x, before)
         out, parts, kept2 = second.forward(y, between, x)
         ctx.halves = first, second
-        ctx.save_for_backward(*kept1, *kept2)
-        ctx.mark_non_differentiable(parts)
-        ctx.set_materialize_grads(False)
-        return out, parts
+        return _kept(ctx, kept1 + kept2, out, parts)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
@@ -191,6 +185,14 @@ class _Blocked(torch.autograd.Function):
         to_y, *learned2 = second.backward(gradient, kept[middle:])
         to_x, *learned1 = first.backward(to_y, kept[:middle], gradient)
         return to_x, *learned1, *learned2, None, None, None
+
+
+def _kept(ctx: Any, kept: tuple[Tensor, ...], out: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and their sums, which have no gradient, not even one of zeros."""
+    ctx.save_for_backward(*kept)
+    ctx.mark_non_differentiable(parts)
+    ctx.set_materialize_grads(False)
+    return out, parts
 
 
 def _weight_gradient(h: Tensor, gradient: Tensor) -> Tensor:
