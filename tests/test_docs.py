@@ -20,7 +20,7 @@ from fasteraa.data import load
 from fasteraa.nets import Critic
 from fasteraa.ops import OPS
 from fasteraa.policy import Policy
-from fasteraa.search.objective import penalty_gradient
+from fasteraa.methods.faster_aa.objective import penalty_gradient
 from fasteraa.testing.ops import CHECKS, parity
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fasteraa.evaluate.arena import Arena
+    from fasteraa.train.split import Arena
     from fasteraa.policy import Choice, Policy
 
 GEOMETRY = ["shear_x", "shear_y", "translate_x", "translate_y", "rotate"]
@@ -36,9 +36,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=14)
     given = parser.parse_args()
-    from fasteraa.evaluate.arena import open_arena
-    from fasteraa.evaluate.compare import Cell, read_cell, run_cells
-    from fasteraa.evaluate.recipe import TrainRecipe
+    from fasteraa.train.split import open_arena
+    from fasteraa.comparison.compare import Cell, read_cell, run_cells
+    from fasteraa.train.recipe import TrainRecipe
 
     rate = 0.1 * given.batch_size / 128
     recipe = TrainRecipe(network=given.network, epochs=given.epochs, batch_size=given.batch_size, learning_rate=rate)
@@ -57,8 +57,8 @@ def main() -> None:
 def policies(arena: Arena, seed: int) -> dict[str, Policy]:
     """What people use without a search, parts of it, and what searches find, each passed once and twice."""
     from fasteraa.policy import Policy
-    from fasteraa.search.config import SearchConfig
-    from fasteraa.search.run import search
+    from fasteraa.methods.config import SearchConfig
+    from fasteraa.methods.faster_aa.run import search
 
     few = {"batch_size": 64} if len(arena.data) < 2_000 else {}
     plain = ("none", "cutout", "randaugment(2,9)", "randaugment(2,14)", "randaugment(3,14)", "trivialaugment-wide")

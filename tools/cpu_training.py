@@ -14,9 +14,9 @@ from dataclasses import replace
 import torch
 
 from fasteraa.data import load
-from fasteraa.evaluate import feed
-from fasteraa.evaluate.compare import choose_recipe
-from fasteraa.evaluate.trainer import Training
+from fasteraa.train import device_batches as feed
+from fasteraa.comparison.compare import choose_recipe
+from fasteraa.train.trainer import Training
 from fasteraa.policy.named import named
 
 WAYS = (("float32", 0), ("float32", feed._AT_ONCE["cpu"]), ("bfloat16", feed._AT_ONCE["cpu"]))

@@ -11,10 +11,10 @@ import argparse
 import torch
 
 from fasteraa.data import load
-from fasteraa.search import SearchConfig
-from fasteraa.search.config import NORMS
-from fasteraa.search.progress import Silent
-from fasteraa.search.run import Run
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.config import NORMS
+from fasteraa.runtime.progress import Silent
+from fasteraa.methods.faster_aa.run import Run
 
 
 def estimates(data, norm: str, steps: int, seed: int) -> list[float]:

@@ -73,9 +73,9 @@ def policy_of(design: Design):
 
 
 def train(given: argparse.Namespace) -> None:
-    from fasteraa.evaluate.arena import open_arena
-    from fasteraa.evaluate.compare import Cell, read_cell, run_cells
-    from fasteraa.evaluate.recipe import TrainRecipe
+    from fasteraa.train.split import open_arena
+    from fasteraa.comparison.compare import Cell, read_cell, run_cells
+    from fasteraa.train.recipe import TrainRecipe
     from fasteraa.policy import Policy
 
     until = time.time() + 60 * given.minutes
@@ -118,7 +118,7 @@ def train(given: argparse.Namespace) -> None:
 
 def read(given: argparse.Namespace) -> None:
     """What operations do on each set; where there are trainings on folds, what they foretell."""
-    from fasteraa.evaluate.effects import operations_to_test
+    from fasteraa.methods.op_effects import operations_to_test
 
     tables = [json.loads(file.read_text()) for file in sorted(given.out.glob("*.json")) if "runs" in file.read_text()]
     names = operations_to_test(None)
@@ -149,7 +149,7 @@ def read(given: argparse.Namespace) -> None:
 
 def features(row: dict, names: list[str]) -> list[float]:
     """Those of an experiment, and how far the others than warps go, which an experiment does not vary."""
-    from fasteraa.evaluate import effects
+    from fasteraa.methods import op_effects as effects
 
     design = Design(tuple(row["ops"]), row["dose"], row["warps"], row["others"])
     others = row["dose"] * sum(op not in WARPS for op in row["ops"]) / len(row["ops"])

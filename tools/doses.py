@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fasteraa.evaluate import feed
-from fasteraa.evaluate.arena import open_arena
-from fasteraa.evaluate.candidates import _either
-from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Diverged, Job, Training, train_together
+from fasteraa.train import device_batches as feed
+from fasteraa.train.split import open_arena
+from fasteraa.selection.candidates import _either
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.trainer import Diverged, Job, Training, train_together
 from fasteraa.ops import OPS
 from fasteraa.policy import Choice, Policy
-from fasteraa.reproduce.declare import find_recipe
+from fasteraa.reproduce.schema import find_recipe
 
 Schedule = Callable[[float], tuple[Policy, int]]  # progress in [0, 1) -> policy and side of the cutout
 

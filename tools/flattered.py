@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from fasteraa.data import load
-from fasteraa.evaluate.arena import Arena
-from fasteraa.evaluate.calibrate import race_recipe
-from fasteraa.evaluate.candidates import weighted_candidates
-from fasteraa.evaluate.compare import Cell, read_cell, run_cells, start_workers
-from fasteraa.evaluate.effects import operations_to_test
-from fasteraa.evaluate.experiment import cells_of_experiment, read_experiment
-from fasteraa.policy.artifact import Policy
+from fasteraa.train.split import Arena
+from fasteraa.selection.race import race_recipe
+from fasteraa.selection.candidates import weighted_candidates
+from fasteraa.comparison.compare import Cell, read_cell, run_cells, start_workers
+from fasteraa.methods.op_effects import operations_to_test
+from fasteraa.methods.experiment import cells_of_experiment, read_experiment
+from fasteraa.policy.policy import Policy
 from fasteraa.policy.named import named
 
 FIXED = ("general", "trivialaugment-wide", "none")

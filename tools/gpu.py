@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from fasteraa.search import SearchConfig
+    from fasteraa.methods.config import SearchConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 FASTERAA = [sys.executable, "-m", "fasteraa"]
@@ -146,7 +146,7 @@ def profile(_: str) -> None:
     import torch
 
     from fasteraa.bench import search as bench
-    from fasteraa.search import SearchConfig
+    from fasteraa.methods.config import SearchConfig
 
     device = torch.device("cuda")
     for precision in ("tf32", "bf16"):
@@ -180,9 +180,9 @@ def variants() -> None:
 
     from fasteraa.bench import search as bench
     from fasteraa.search import SearchConfig, fast
-    from fasteraa.search.step import Step
+    from fasteraa.methods.faster_aa.step import Step
 
-    def plain_recorded(step: fast.WrittenOut) -> fast.Recorded:
+    def plain_recorded(step: fast.ManualGradStep) -> fast.Recorded:
         return fast.Recorded(Step(step.critic, step.policy, step.normalise, step.config))
 
     ways = {"plain step, recorded": plain_recorded, "written out, eager": None}
@@ -211,8 +211,8 @@ def training(images: str) -> None:
     import torch
 
     from fasteraa.data import load
-    from fasteraa.evaluate.recipe import TrainRecipe
-    from fasteraa.evaluate.trainer import Group, Training
+    from fasteraa.train.recipe import TrainRecipe
+    from fasteraa.train.trainer import Group, Training
     from fasteraa.policy import Policy
 
     data, device = load(images), torch.device("cuda")
@@ -255,7 +255,7 @@ def training(images: str) -> None:
 
 def compare(images: str) -> None:
     """Do precisions lead to the same losses and policies?"""
-    from fasteraa.search import SearchConfig
+    from fasteraa.methods.config import SearchConfig
 
     runs: list[tuple[str, SearchConfig]] = []
     for seed in (0, 1, 2):
@@ -269,7 +269,7 @@ def compare(images: str) -> None:
 
 def plain(images: str) -> None:
     """Do the plain and the fast step? Five epochs: a plain step takes fifty times as long."""
-    from fasteraa.search import SearchConfig
+    from fasteraa.methods.config import SearchConfig
 
     short = SearchConfig(epochs=5)
     runs = [
@@ -353,7 +353,7 @@ def applied(_: str) -> None:
             )
             for event in sorted(kernels, key=lambda event: -event.self_device_time_total):
                 print(f"{event.self_device_time_total / 10:8.1f} us {event.count // 10:3d} x  {event.key[:80]}")
-            recorded = policy.recorded(batch, torch.Generator("cuda").manual_seed(0), kernels=True)
+            recorded = policy.captured(batch, torch.Generator("cuda").manual_seed(0), kernels=True)
             ways = {
                 "recorded": lambda recorded=recorded, batch=batch: recorded(batch),
                 "recorded, no copies": lambda recorded=recorded: recorded(recorded.batch, copy=False),

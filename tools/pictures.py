@@ -28,7 +28,7 @@ from fasteraa.ops import OPS, Context, Op, find, hard, soft_mixture
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.draw import plan_of
 from fasteraa.policy.soft import relaxed_bernoulli
-from fasteraa.policy.words import number_words
+from fasteraa.policy.describe import number_words
 from fasteraa.report.summary import changes
 
 ROOT = Path(__file__).resolve().parent.parent

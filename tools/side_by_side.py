@@ -9,10 +9,10 @@ import argparse
 import time
 
 from fasteraa.data import load
-from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Group, Training
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.trainer import Group, Training
 from fasteraa.policy.named import named
-from fasteraa.search.run import find_device
+from fasteraa.runtime.device import find_device
 
 
 def main() -> None:

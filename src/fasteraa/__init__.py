@@ -13,39 +13,49 @@ from fasteraa._version import __version__
 
 if TYPE_CHECKING:
     from fasteraa import ops
+    from fasteraa.api import compare, race, search
     from fasteraa.errors import FasterAAError
+    from fasteraa.methods import Candidate
+    from fasteraa.methods.config import SearchConfig
     from fasteraa.ops import Span
     from fasteraa.policy import Choice, Policy, SubPolicy
-    from fasteraa.policy.find import find_policy as load
+    from fasteraa.policy.resolve import load_policy as load
     from fasteraa.policy.soft import SoftPolicy
-    from fasteraa.search.config import SearchConfig
-    from fasteraa.search.run import search
+    from fasteraa.selection.config import RaceConfig
 
 # public name -> where it lives; imported when first used, so that `import fasteraa` costs nothing
 _HOMES = {
+    "Candidate": "fasteraa.methods",
     "Choice": "fasteraa.policy",
     "FasterAAError": "fasteraa.errors",
     "Policy": "fasteraa.policy",
+    "RaceConfig": "fasteraa.selection.config",
+    "SearchConfig": "fasteraa.methods.config",
     "SoftPolicy": "fasteraa.policy.soft",
-    "SearchConfig": "fasteraa.search.config",
     "Span": "fasteraa.ops",
     "SubPolicy": "fasteraa.policy",
-    "load": "fasteraa.policy.find:find_policy",
+    "compare": "fasteraa.api",
+    "load": "fasteraa.policy.resolve:load_policy",
     "ops": "fasteraa.ops:",
-    "search": "fasteraa.search:",
+    "race": "fasteraa.api",
+    "search": "fasteraa.api",
 }
 
 __all__ = [
+    "Candidate",
     "Choice",
     "FasterAAError",
     "Policy",
+    "RaceConfig",
     "SearchConfig",
     "SoftPolicy",
     "Span",
     "SubPolicy",
     "__version__",
+    "compare",
     "load",
     "ops",
+    "race",
     "search",
 ]
 

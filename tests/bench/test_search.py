@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from fasteraa.bench.search import CRITIC, FAST, PLAIN, Setting, run
 from fasteraa.cli.app import app
-from fasteraa.search import SearchConfig
+from fasteraa.methods.config import SearchConfig
 
 TINY = SearchConfig(batch_size=4, ops=("flip", "invert"), epochs=3)
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fasteraa._version import commit
 from fasteraa.cli import evaluate
-from fasteraa.evaluate.trainer import Group
+from fasteraa.train.trainer import Group
 from fasteraa.policy.named import named
 
 
@@ -157,7 +157,7 @@ def test_per_op_keeps_to_the_time_limit_and_ends_with_a_signal(fasteraa, source,
 
 
 def test_a_run_that_diverges_is_named_and_the_others_are_kept(fasteraa, source, tmp_path, monkeypatch):
-    import fasteraa.evaluate.trainer as trainer
+    import fasteraa.train.trainer as trainer
 
     step = trainer.Training.step
 

@@ -18,7 +18,7 @@ from fasteraa.cli.search import _shown
 from fasteraa.data import load
 from fasteraa.policy import Policy
 from fasteraa.report.preview import alternating, draw_sheet
-from fasteraa.search import SearchConfig
+from fasteraa.methods.config import SearchConfig
 
 QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
 
@@ -143,7 +143,7 @@ def test_stopped_between_the_trainings_of_a_calibration(photos, tmp_path, monkey
     def interrupted(*given, **settings):
         raise KeyboardInterrupt(*caught)
 
-    monkeypatch.setattr(f"fasteraa.evaluate.calibrate.{where}", interrupted)
+    monkeypatch.setattr(f"fasteraa.selection.race.{where}", interrupted)
     flags = {"size": 16, "epochs": 1, "batch_size": 8, "ops": "flip,invert", "set_": ["broken_budget=0.5"]}
     race = module.Race(0.01)
     with pytest.raises(Stopped, match="add --resume to calibrate it") as stopped:

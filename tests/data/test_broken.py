@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fasteraa.data import load
-from fasteraa.data.gather import allowed_broken
+from fasteraa.data.materialize import allowed_broken
 from fasteraa.errors import DataError
 
 

@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 
 from fasteraa.data import check
-from fasteraa.data.fitness import LEAST_IMAGES
+from fasteraa.data.requirements import LEAST_IMAGES
 from fasteraa.errors import DataError
-from fasteraa.evaluate.arena import open_arena
-from fasteraa.search.config import LEAST_BATCH
-from fasteraa.search.run import search
+from fasteraa.train.split import open_arena
+from fasteraa.methods.config import LEAST_BATCH
+from fasteraa.methods.faster_aa.run import search
 
 
 @pytest.fixture

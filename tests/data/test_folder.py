@@ -12,11 +12,11 @@ from PIL import Image
 
 from fasteraa.data import load
 from fasteraa.data.decode import open_file
-from fasteraa.data.folder import check_beside
+from fasteraa.data.image_folder import check_beside
 from fasteraa.data.labels import natural_sort
 from fasteraa.errors import DataError
-from fasteraa.evaluate.arena import open_arena
-from fasteraa.search.run import search
+from fasteraa.train.split import open_arena
+from fasteraa.methods.faster_aa.run import search
 
 
 def test_class_folders_are_classes_in_natural_order(grow, array_of):
@@ -200,7 +200,7 @@ def test_a_subset_is_drawn_before_decoding(grow, monkeypatch):
     root = grow({"a": 30, "b": 10})
     whole = load(root)
     opened = []
-    monkeypatch.setattr("fasteraa.data.folder.open_file", lambda path: opened.append(path) or open_file(path))
+    monkeypatch.setattr("fasteraa.data.image_folder.open_file", lambda path: opened.append(path) or open_file(path))
     part = load(root, subset=8, seed=2, size=8)
     assert len(opened) == 8
     assert part.counts() == (6, 2)
@@ -256,7 +256,7 @@ def test_an_interrupted_load_does_not_decode_the_rest(grow, monkeypatch):
         interrupted.set()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fasteraa.data.folder.open_file", slow_open)
+    monkeypatch.setattr("fasteraa.data.image_folder.open_file", slow_open)
     with pytest.raises(KeyboardInterrupt):
         load(grow({"a": 900}, 2, 2), size=2, progress=interrupt)
     assert len(opened) < 900

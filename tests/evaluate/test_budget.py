@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fasteraa.evaluate import budget
-from fasteraa.evaluate.candidates import Candidate
-from fasteraa.evaluate.plan import Plan, Round, read_plan
-from fasteraa.evaluate.recipe import TrainRecipe
+from fasteraa.selection import budget
+from fasteraa.selection.candidates import Candidate
+from fasteraa.selection.schedule import Plan, Round, read_plan
+from fasteraa.train.recipe import TrainRecipe
 from fasteraa.policy.named import named
 
 from .conftest import levels

@@ -14,14 +14,14 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
 from fasteraa.evaluate import budget, verdict
 from fasteraa.evaluate import calibrate as module
-from fasteraa.evaluate.calibrate import Calibration, Candidate, Trial, calibrate, usual_candidates
-from fasteraa.evaluate.candidates import Expected
-from fasteraa.evaluate.compare import run_group
-from fasteraa.evaluate.plan import Plan, Round, read_plan
-from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import in_words
-from fasteraa.evaluate.trainer import Training
-from fasteraa.evaluate.verdict import better_half, choose, estimates, first_ones
+from fasteraa.selection.race import Calibration, Candidate, Trial, calibrate, usual_candidates
+from fasteraa.selection.candidates import Expected
+from fasteraa.comparison.compare import run_group
+from fasteraa.selection.schedule import Plan, Round, read_plan
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.statistics import in_words
+from fasteraa.train.trainer import Training
+from fasteraa.selection.ranking import better_half, choose, estimates, first_ones
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 

@@ -14,8 +14,8 @@ from fasteraa.data import ImageSet, load
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Source
 from fasteraa.errors import ConfigError, DataError, OutOfTime, PolicyError, RunError, Stopped
-from fasteraa.evaluate.arena import Arena, _test_listing, open_arena
-from fasteraa.evaluate.compare import (
+from fasteraa.train.split import Arena, _test_listing, open_arena
+from fasteraa.comparison.compare import (
     Contender,
     cells_of,
     choose_recipe,
@@ -29,13 +29,13 @@ from fasteraa.evaluate.compare import (
     run_cells,
     tabulate,
 )
-from fasteraa.evaluate.listed import ListedSet
-from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Diverged, Trained, epochs_done
+from fasteraa.data.lazy_set import LazyImageSet
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.trainer import Diverged, Trained, epochs_done
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import publish, read_comparison
 
-compare_module = importlib.import_module("fasteraa.evaluate.compare")  # the room exports a function of that name
+compare_module = importlib.import_module("fasteraa.comparison.compare")  # the room exports a function of that name
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_images_that_are_trained_and_measured_on_are_counted(tmp_path, quick):
     assert read_comparison(tmp_path / "comparison.json").twice == found.twice == 2
     few = open_arena(source, tmp_path, device="cpu", subset=2)
     assert (few.twice, few.warnings) == (0, [])  # that image is not trained on
-    assert replace(few, data=ListedSet.of(open_source(source).listing("train"), "d", (8, 8))).twice == 0
+    assert replace(few, data=LazyImageSet.of(open_source(source).listing("train"), "d", (8, 8))).twice == 0
 
 
 def pixels(data):

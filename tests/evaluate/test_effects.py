@@ -11,13 +11,13 @@ import pytest
 from fasteraa.errors import ConfigError, PolicyError, Stopped
 from fasteraa.evaluate import budget, effects, experiment
 from fasteraa.evaluate import calibrate as race
-from fasteraa.evaluate.calibrate import Candidate, calibrate
-from fasteraa.evaluate.candidates import weighted_candidates
-from fasteraa.evaluate.compare import run_group
-from fasteraa.evaluate.effects import Effects, drawn, fit, meetings, operations_to_test
-from fasteraa.evaluate.experiment import affordable
-from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Training
+from fasteraa.selection.race import Candidate, calibrate
+from fasteraa.selection.candidates import weighted_candidates
+from fasteraa.comparison.compare import run_group
+from fasteraa.methods.op_effects import Effects, drawn, fit, meetings, operations_to_test
+from fasteraa.methods.experiment import affordable
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.trainer import Training
 from fasteraa.ops import OPS
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import EFFECTS, named, weighted

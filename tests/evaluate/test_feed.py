@@ -8,10 +8,10 @@ from torchvision.transforms import v2
 
 from fasteraa.data import ImageSet
 from fasteraa.evaluate import feed as feed_module
-from fasteraa.evaluate.feed import DeviceFeed, cut, draw_boxes, resized_crop
+from fasteraa.train.device_batches import DeviceFeed, cut, draw_boxes, resized_crop
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
-from fasteraa.search import guard
+from fasteraa.runtime import guard
 
 CPU = torch.device("cpu")
 

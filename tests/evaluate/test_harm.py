@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fasteraa.errors import RunError
-from fasteraa.evaluate.arena import Arena
-from fasteraa.evaluate.harm import MAGNITUDES, Judge, harm_of_ops, harm_of_sub_policies
-from fasteraa.evaluate.judge import judge_of
+from fasteraa.train.split import Arena
+from fasteraa.comparison.per_op import MAGNITUDES, Judge, harm_of_ops, harm_of_sub_policies
+from fasteraa.comparison.judge import judge_of
 from fasteraa.ops import OPS
 from fasteraa.policy import Choice, Policy, SubPolicy
 
@@ -73,9 +73,9 @@ def test_the_judge_is_trained_without_a_policy_and_kept(data, held_out, tiny, tm
     assert judge.accuracy == 100
     (record,) = (tmp_path / "cells").glob("none-0-*.json")
     (network,) = (tmp_path / "networks").glob("none-0-*.pt")
-    monkeypatch.setattr("fasteraa.evaluate.judge.run_cell", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("fasteraa.comparison.judge.run_cell", lambda *_: pytest.fail("trained again"))
     assert judge_of(arena, tiny).accuracy == 100
-    monkeypatch.setitem(__import__("fasteraa.evaluate.judge", fromlist=["x"])._MOST, "cpu", 10)
+    monkeypatch.setitem(__import__("fasteraa.comparison.judge", fromlist=["x"])._MOST, "cpu", 10)
     assert len(judge_of(arena, tiny).images) == 10
     network.write_bytes(b"no network")
     with pytest.raises(RunError, match="cannot be read: remove it to train it again"):

@@ -14,12 +14,12 @@ from fasteraa.data import ImageSet, load
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import DataError
 from fasteraa.evaluate import arena as arena_module
-from fasteraa.evaluate.arena import fits_memory, open_arena
-from fasteraa.evaluate.compare import compare
-from fasteraa.evaluate.feed import DeviceFeed
-from fasteraa.evaluate.listed import ListedSet
-from fasteraa.evaluate.loader import LoaderFeed, make_feed, plain_batches
-from fasteraa.evaluate.trainer import train
+from fasteraa.train.split import fits_memory, open_arena
+from fasteraa.comparison.compare import compare
+from fasteraa.train.device_batches import DeviceFeed
+from fasteraa.data.lazy_set import LazyImageSet
+from fasteraa.train.worker_batches import LoaderFeed, make_feed, plain_batches
+from fasteraa.train.trainer import train
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 
 
 def listed(folder, split="train", size=16):
-    return ListedSet.of(open_source(folder).listing(split), "pictures", (size, size))
+    return LazyImageSet.of(open_source(folder).listing(split), "pictures", (size, size))
 
 
 def whole_epoch(feed, number=0):
@@ -121,7 +121,7 @@ def test_training_reads_from_files_and_learns(folder, tiny):
 
 def test_processes_that_read_end_with_the_training(folder, tiny, monkeypatch):
     """Were they left to Python's collector, it might come across them in the fork of another training."""
-    monkeypatch.setattr("fasteraa.evaluate.loader.worker_count", lambda: 1)
+    monkeypatch.setattr("fasteraa.train.worker_batches.worker_count", lambda: 1)
     gc.collect()
     before = set(multiprocessing.active_children())
     gc.disable()
@@ -142,8 +142,8 @@ def test_what_fits_is_decoded_and_what_does_not_is_listed(folder, tiny, tmp_path
     monkeypatch.setattr(arena_module, "_memory", lambda: 2 * need - 2)
     assert not fits_memory(32, (16, 16))
     large = open_arena(folder, tmp_path / "a", device="cpu", size=16)
-    assert isinstance(large.data, ListedSet)
-    assert isinstance(large.held_out, ListedSet)
+    assert isinstance(large.data, LazyImageSet)
+    assert isinstance(large.held_out, LazyImageSet)
     assert isinstance(make_feed(large.data, named("none"), tiny, 0, CPU), LoaderFeed)
     assert isinstance(open_arena(folder, tmp_path / "a", device="cpu", size=16, subset=8).data, ImageSet)
     part = open_arena(folder / "train", tmp_path / "a", device="cpu", size=24)
@@ -152,7 +152,7 @@ def test_what_fits_is_decoded_and_what_does_not_is_listed(folder, tiny, tmp_path
 
 def test_compare_on_listed_images(folder, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(arena_module, "_memory", lambda: 100)
-    monkeypatch.setattr("fasteraa.evaluate.loader.worker_count", lambda: 0)
+    monkeypatch.setattr("fasteraa.train.worker_batches.worker_count", lambda: 0)
     recipe = replace(tiny, epochs=1, batch_size=8, crop_kind="resized")
     said = []
     found = compare(

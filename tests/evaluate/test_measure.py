@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fasteraa.evaluate.measure import measured
+from fasteraa.train.metrics import measured
 
 
 def test_the_loss_does_not_depend_on_how_sure_a_network_is_in_general():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fasteraa.errors import ConfigError
-from fasteraa.evaluate.recipe import PAPER, TrainRecipe, default_recipe, paper_recipe
+from fasteraa.train.recipe import PAPER, TrainRecipe, default_recipe, paper_recipe
 from fasteraa.nets import NAMES
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fasteraa.evaluate.statistics import Estimate, estimate, in_words, leftover, paired, student_cdf, student_quantile
+from fasteraa.train.statistics import Estimate, estimate, in_words, leftover, paired, student_cdf, student_quantile
 
 FREEDOMS = [1, 2, 3, 4, 5, 8, 9, 29, 30]
 

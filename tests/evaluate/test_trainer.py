@@ -18,8 +18,8 @@ from torch import nn
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.evaluate import trainer as trainer_module
-from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.trainer import Diverged, Group, Job, Training, epochs_done, train, train_together
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.trainer import Diverged, Group, Job, Training, epochs_done, train, train_together
 from fasteraa.policy.named import named
 
 CPU = torch.device("cpu")
@@ -139,8 +139,8 @@ import sys, torch
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from conftest import planted
-from fasteraa.evaluate import trainer
-from fasteraa.evaluate.recipe import TrainRecipe
+from fasteraa.train import trainer
+from fasteraa.train.recipe import TrainRecipe
 from fasteraa.policy.named import named
 torch.set_num_threads(1)
 trainer._SAVE_EVERY_S = 0.0

@@ -10,8 +10,8 @@ import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.errors import RunError
-from fasteraa.evaluate.arena import Arena
-from fasteraa.evaluate.workers import Workers, _interrupt_on_terminate
+from fasteraa.train.split import Arena
+from fasteraa.train.processes import Workers, _interrupt_on_terminate
 
 
 def die(arena, cell, until):

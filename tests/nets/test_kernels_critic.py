@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from fasteraa.nets import kernels, make_norm_free
-from fasteraa.nets.kernels import Fused
+from fasteraa.nets.pointwise_triton import Fused
 from fasteraa.nets.pointwise import PLAIN, Scaled
-from fasteraa.nets.tape import Add, Convolution, MaxPool, Tape, _Writer, write_layers
+from fasteraa.nets.manual_grad import Add, Convolution, MaxPool, ManualGrad, _Writer, write_layers
 
 from .test_tape import NETS, backbone_of
 
@@ -248,7 +248,7 @@ def test_a_whole_tape(name, dtype, device):
         net.to(device, parameters, memory_format=torch.channels_last)
         given = images.to(device, dtype, memory_format=torch.channels_last, copy=True)
         with torch.no_grad():
-            tape = Tape(layers, given, by)
+            tape = ManualGrad(layers, given, by)
             found = {"features": tape.features, "images": tape.backward(weights.to(device, parameters))}
             found["moved"] = tape.tangent(tangent.to(device, parameters))
             names = {parameter: name for name, parameter in net.named_parameters()}

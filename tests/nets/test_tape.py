@@ -6,7 +6,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 
 from fasteraa.nets import build, make_norm_free
 from fasteraa.nets.resnet import ResNetBackbone
-from fasteraa.nets.tape import Tape, write_layers
+from fasteraa.nets.manual_grad import ManualGrad, write_layers
 
 NETS = ["wrn-16-1", "small", "resnet-50's blocks"]
 
@@ -26,7 +26,7 @@ def backbone_of(name):
 
 def tape_of(net, images):
     with torch.no_grad():
-        return Tape(write_layers(net), images.clone())
+        return ManualGrad(write_layers(net), images.clone())
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -13,7 +13,7 @@ import pytest
 from fasteraa.errors import FasterAAError, PolicyError
 from fasteraa.ops import OPS, Span
 from fasteraa.policy import Choice, Policy, SubPolicy
-from fasteraa.policy.find import find_policy
+from fasteraa.policy.resolve import load_policy
 from fasteraa.policy.named import NAMES
 from fasteraa.policy.parts import Strength
 
@@ -263,7 +263,7 @@ def test_threads_write_the_same_file(tmp_path):
 
 def test_a_path_is_as_good_as_its_text(tmp_path):
     every_op().save(tmp_path / "policy.json")
-    assert find_policy(tmp_path / "policy.json") == find_policy(tmp_path) == every_op()
+    assert load_policy(tmp_path / "policy.json") == load_policy(tmp_path) == every_op()
 
 
 def test_any_cut_of_a_file_is_an_error():

@@ -16,8 +16,8 @@ from PIL import Image
 
 from fasteraa.errors import PolicyError
 from fasteraa.policy import Choice, Policy, SubPolicy
-from fasteraa.policy.card import card
-from fasteraa.policy.find import find_policy
+from fasteraa.policy.hub_card import card
+from fasteraa.policy.resolve import load_policy
 
 TOKEN = "hf_" + "s3cret" * 6
 FOUND = {
@@ -248,8 +248,8 @@ def test_push_and_pull(hub, policy, picture):
     assert TOKEN not in str(files)
 
     assert Policy.from_hub("joe/photos") == policy
-    assert find_policy("hf:joe/photos") == policy
-    assert find_policy("hf:joe/photos@main") == policy
+    assert load_policy("hf:joe/photos") == policy
+    assert load_policy("hf:joe/photos@main") == policy
     policy.with_strength(passes=2).push_to_hub("joe/photos", message="stronger")
     assert hub["messages"][-1] == "stronger"
     assert Policy.from_hub("joe/photos").strength.most == 2

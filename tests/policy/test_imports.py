@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from fasteraa.errors import PolicyError
 from fasteraa.ops import OPS, Pair, hard_pillow
 from fasteraa.policy import Policy
-from fasteraa.policy.imports import _PBA_OPS, FAST_NAMES, _pba_choice, import_file, read_fast_autoaugment, read_pba
+from fasteraa.policy.importers import _PBA_OPS, FAST_NAMES, _pba_choice, import_file, read_fast_autoaugment, read_pba
 
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8))
 LEVELS = [0.0, 0.05, 0.123456789, 0.25, 0.5, 0.61, 0.75, 0.99, 1.0]

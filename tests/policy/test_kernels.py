@@ -246,7 +246,7 @@ def test_an_operation_without_a_kernel_is_done_in_plain_torch(device, monkeypatc
 
     own = {"lift": lift, "zoom": zoom}
     monkeypatch.setattr("fasteraa.policy.draw.find", lambda name: own.get(name) or OPS[name])
-    monkeypatch.setattr("fasteraa.policy.artifact.find", lambda name: own.get(name) or OPS[name])
+    monkeypatch.setattr("fasteraa.policy.policy.find", lambda name: own.get(name) or OPS[name])
     monkeypatch.setattr("fasteraa.policy.parts.find", lambda name: own.get(name) or OPS[name])
     choices = (Choice("lift", 1.0, (0.2, 1.0)), Choice("zoom", 1.0, (0.0, 1.0)), Choice("flip"), Choice("invert"))
     policy = Policy((SubPolicy((choices, choices)),))

@@ -11,7 +11,7 @@ from fasteraa.errors import PolicyError
 from fasteraa.ops import OPS, Pair, hard_pillow
 from fasteraa.policy import Policy
 from fasteraa.policy.draw import plan_of
-from fasteraa.policy.find import find_policy
+from fasteraa.policy.resolve import load_policy
 from fasteraa.policy.named import _TORCHVISION
 
 binom = pytest.importorskip("scipy.stats").binom
@@ -108,15 +108,15 @@ def test_none_and_cutout():
 
 @pytest.mark.parametrize("text", ["randaugment(n=2,m=5)", " RandAugment( 2 , m = 5 ) ", "randaugment(2,5)"])
 def test_every_spelling_of_the_settings(text):
-    assert Policy.named(text) == find_policy(text) == Policy.named("randaugment", n=2, m=5)
+    assert Policy.named(text) == load_policy(text) == Policy.named("randaugment", n=2, m=5)
     assert Policy.named(text) != Policy.named("randaugment")
 
 
 def test_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(PolicyError, match="is no run folder"):
-        find_policy(str(tmp_path))
+        load_policy(str(tmp_path))
     (tmp_path / "config.toml").write_text("")
     with pytest.raises(PolicyError, match="has not ended yet"):
-        find_policy(str(tmp_path))
+        load_policy(str(tmp_path))
     with pytest.raises(PolicyError, match="no known policy of that name: ''"):
-        find_policy("")
+        load_policy("")

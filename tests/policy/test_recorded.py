@@ -9,7 +9,7 @@ from fasteraa.errors import ImageError
 from fasteraa.ops import OPS, Span, op, tone
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.apply import waits_for_nothing
-from fasteraa.policy.recorded import RecordedPolicy
+from fasteraa.policy.captured import CapturedPolicy
 
 NORMAL = ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
 INVERT = Policy((SubPolicy(((Choice("invert"),),)),))
@@ -33,7 +33,7 @@ def noise(count, channels=3, height=20, width=24):
 def test_it_equals_the_policy_call_by_call(policy, normalise, device):
     batches = [noise(16).to(device) for _ in range(4)]
     one, two = (torch.Generator(device).manual_seed(3) for _ in range(2))
-    recorded = policy.recorded(batches[0], one, normalise=normalise)
+    recorded = policy.captured(batches[0], one, normalise=normalise)
     assert (recorded.graph is not None) == (device == "cuda")
     found = [recorded(batch) for batch in batches]
     expected = [policy(batch, two, normalise=normalise) for batch in batches]
@@ -48,7 +48,7 @@ def test_making_it_draws_nothing_and_a_seed_starts_it_anew(device):
     policy, batch = POLICIES["uniform"], noise(16).to(device)
     generator = torch.Generator(device).manual_seed(3)
     before = generator.get_state()
-    recorded = policy.recorded(batch, generator)
+    recorded = policy.captured(batch, generator)
     assert torch.equal(generator.get_state(), before)
     first, second = recorded(batch), recorded(batch)
     assert not torch.equal(first, second)
@@ -59,7 +59,7 @@ def test_making_it_draws_nothing_and_a_seed_starts_it_anew(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_without_a_generator_chance_comes_from_the_default_one(device):
     policy, batch = POLICIES["uniform"], noise(16).to(device)
-    recorded = policy.recorded(batch)
+    recorded = policy.captured(batch)
     torch.manual_seed(5)
     found = [recorded(batch), recorded(batch)]
     torch.manual_seed(5)
@@ -69,7 +69,7 @@ def test_without_a_generator_chance_comes_from_the_default_one(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_whatever_the_strides(device):
     batch = noise(4).to(device)
-    recorded = INVERT.recorded(batch)
+    recorded = INVERT.captured(batch)
     assert torch.equal(recorded(batch.to(memory_format=torch.channels_last)), 255 - batch)
     assert torch.equal(recorded(batch[:1].expand(4, -1, -1, -1)), (255 - batch[:1]).expand(4, -1, -1, -1))
 
@@ -78,7 +78,7 @@ def test_whatever_the_strides(device):
 def test_what_was_given_and_what_came_out_stay_as_they_are(device):
     batch = noise(4).to(device)
     before = batch.clone()
-    recorded = INVERT.recorded(batch)
+    recorded = INVERT.captured(batch)
     out = recorded(batch)
     batch.zero_()
     recorded(batch)
@@ -93,7 +93,7 @@ def test_made_in_inference_mode_and_used_outside(device):
     """Memory of that mode could not be written outside of it."""
     with torch.inference_mode():
         batch = noise(4).to(device)
-        recorded = INVERT.recorded(batch)
+        recorded = INVERT.captured(batch)
         assert torch.equal(recorded(batch), 255 - batch)
     recorded.batch.copy_(batch)
     assert torch.equal(recorded(recorded.batch), 255 - batch)
@@ -106,10 +106,10 @@ def test_copies_of_a_recording(monkeypatch):
         def replay(self):
             torch.sub(255, recorded.batch, out=recorded._out)
 
-    recorded = INVERT.recorded(noise(2))
+    recorded = INVERT.captured(noise(2))
     recorded.graph, recorded._out = Inverts(), torch.empty_like(recorded.batch)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    monkeypatch.setattr(RecordedPolicy, "_follow", lambda self: None)
+    monkeypatch.setattr(CapturedPolicy, "_follow", lambda self: None)
     one, two = noise(2), noise(2)
     first = recorded(one)
     kept = recorded(two, copy=False)
@@ -123,7 +123,7 @@ def test_copies_of_a_recording(monkeypatch):
 
 def test_for_what_it_was_recorded():
     batch = noise(4)
-    recorded = INVERT.recorded(batch)
+    recorded = INVERT.captured(batch)
     expected = r"was recorded for uint8 \(4, 3, 20, 24\) on cpu, got "
     with pytest.raises(ImageError, match=expected + r"uint8 \(3, 3, 20, 24\) on cpu"):
         recorded(batch[:3])
@@ -132,9 +132,9 @@ def test_for_what_it_was_recorded():
     with pytest.raises(ImageError, match=expected + r"uint8 \(4, 3, 20, 24\) on meta"):
         recorded(batch.to("meta"))
     with pytest.raises(ImageError, match="applied to uint8 images, got dtype"):
-        INVERT.recorded(batch.float())
+        INVERT.captured(batch.float())
     with pytest.raises(ImageError, match="positive deviations"):
-        INVERT.recorded(batch, normalise=(NORMAL[0], (1, 0, 1)))
+        INVERT.captured(batch, normalise=(NORMAL[0], (1, 0, 1)))
 
 
 def test_the_generator_lies_with_the_batch():
@@ -142,11 +142,11 @@ def test_the_generator_lies_with_the_batch():
         device = torch.device("cuda", 0)
 
     with pytest.raises(ImageError, match="draws on the device of its batches, cpu, got a generator on cuda:0"):
-        INVERT.recorded(noise(2), OnAGpu())
+        INVERT.captured(noise(2), OnAGpu())
 
 
 def test_an_empty_batch():
-    assert INVERT.recorded(noise(0))(noise(0)).shape == (0, 3, 20, 24)
+    assert INVERT.captured(noise(0))(noise(0)).shape == (0, 3, 20, 24)
 
 
 @pytest.mark.gpu
@@ -159,12 +159,12 @@ def test_an_operation_without_a_kernel_is_not_recorded(monkeypatch):
         return level + v, 1.0
 
     monkeypatch.setattr("fasteraa.policy.draw.find", lambda name: lift if name == "lift" else OPS[name])
-    monkeypatch.setattr("fasteraa.policy.artifact.find", lambda name: lift if name == "lift" else OPS[name])
+    monkeypatch.setattr("fasteraa.policy.policy.find", lambda name: lift if name == "lift" else OPS[name])
     monkeypatch.setattr("fasteraa.policy.parts.find", lambda name: lift if name == "lift" else OPS[name])
     policy = Policy((SubPolicy(((Choice("lift", 1.0, 0.5),),)),))
     batch = noise(8).cuda()
     assert not waits_for_nothing(policy, batch)
-    recorded = policy.recorded(batch)
+    recorded = policy.captured(batch)
     assert recorded.graph is None
     assert torch.equal(recorded(batch), policy(batch))
 
@@ -175,7 +175,7 @@ def test_large_batches_on_two_streams(shape):
     policy = POLICIES["uniform"]
     batches = [torch.randint(0, 256, shape, dtype=torch.uint8, device="cuda") for _ in range(3)]
     one, two = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
-    recorded = policy.recorded(batches[0], one)
+    recorded = policy.captured(batches[0], one)
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
     torch.cuda.synchronize()
     found = []
@@ -191,7 +191,7 @@ def test_large_batches_on_two_streams(shape):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_the_host_never_waits():
     batch = noise(64).cuda()
-    recorded = POLICIES["uniform"].recorded(batch, torch.Generator("cuda").manual_seed(0))
+    recorded = POLICIES["uniform"].captured(batch, torch.Generator("cuda").manual_seed(0))
     recorded(batch)
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from fasteraa.errors import PolicyError
 from fasteraa.policy import Choice, Policy, SubPolicy
-from fasteraa.policy.artifact import Strength
+from fasteraa.policy.policy import Strength
 from fasteraa.policy.draw import plan_of
 
 MANY = 20_000

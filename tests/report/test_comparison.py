@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from fasteraa.evaluate import Comparison, Row, TrainRecipe
-from fasteraa.evaluate.harm import Drop, Harms, OpHarm, SubPolicyHarm
-from fasteraa.evaluate.statistics import estimate, paired
+from fasteraa.comparison.per_op import Drop, Harms, OpHarm, SubPolicyHarm
+from fasteraa.train.statistics import estimate, paired
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import (
     caption,

@@ -17,16 +17,16 @@ import torch
 
 from fasteraa import Choice, Policy, SearchConfig, SubPolicy, search
 from fasteraa.errors import FasterAAError, RunError
-from fasteraa.evaluate.compare import Comparison, Row
-from fasteraa.evaluate.harm import Drop, Harms, OpHarm, SubPolicyHarm
-from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import estimate, paired
+from fasteraa.comparison.compare import Comparison, Row
+from fasteraa.comparison.per_op import Drop, Harms, OpHarm, SubPolicyHarm
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.statistics import estimate, paired
 from fasteraa.report import page as page_module
 from fasteraa.report.comparison import harm_markdown, publish, read_comparison, to_markdown
 from fasteraa.report.page import Options, blocks, duration, make_page, view, write_report
 from fasteraa.report.preview import draw_sheet
 from fasteraa.report.serve import make_server
-from fasteraa.report.story import read_story, status
+from fasteraa.report.run_record import read_run, status
 from fasteraa.report.summary import mass
 
 SECTIONS = ["found", "curves", "heat", "operations", "gallery", "calibration", "comparison", "harm", "repeat", "use"]
@@ -211,7 +211,7 @@ def test_a_search_by_masks_is_told_as_one(scenes):
 
 @pytest.mark.parametrize("place", range(2))
 def test_the_code_for_masks_runs(scenes, place):
-    title, code = view(read_story(scenes), Options())["code"][place]
+    title, code = view(read_run(scenes), Options())["code"][place]
     pytest.importorskip(title)
     pictures, mask = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.ones(8, 8, dtype=torch.uint8)
     array = pictures[0].permute(1, 2, 0).numpy()
@@ -227,7 +227,7 @@ def test_the_code_for_masks_runs(scenes, place):
 def test_timm_alone_does_the_policys_work(run):
     """create_transform jitters colours if it is not told otherwise."""
     timm = pytest.importorskip("timm")
-    code = dict(view(read_story(run), Options())["code"])["timm"]
+    code = dict(view(read_run(run), Options())["code"])["timm"]
     names = {"train_images": torch.zeros(4, 3, 8, 8, dtype=torch.uint8)}
     exec(code, names)
     plain = timm.data.create_transform(224, is_training=True, auto_augment=None, color_jitter=None)
@@ -237,7 +237,7 @@ def test_timm_alone_does_the_policys_work(run):
 
 @pytest.mark.parametrize("place", range(4))
 def test_the_code_runs(run, place):
-    story = read_story(run)
+    story = read_run(run)
     title, code = view(story, Options())["code"][place]
     if title in ("timm", "albumentations"):
         pytest.importorskip(title)
@@ -270,7 +270,7 @@ def test_heat_map_by_hand(run, tmp_path):
 
 
 def test_trajectories_end_where_the_policies_stand(run):
-    story = read_story(run)
+    story = read_run(run)
     assert all(len(path) == 3 for path in story.masses.values())
     for number, policy in ((0, story.start), (-1, story.found)):
         for op, value in mass(policy).items():

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fasteraa.policy import Policy
-from fasteraa.reproduce.declare import Search
-from fasteraa.reproduce.engine import search_name
+from fasteraa.reproduce.schema import Search
+from fasteraa.reproduce.table_runner import search_name
 from fasteraa.reproduce.tables import TABLES
-from fasteraa.search.config import make_config
+from fasteraa.methods.config import make_config
 
 RESULTS = Path(__file__).parents[2] / "results"
 MADE = {"quality": (("quality",), 3), "counts": (("sub-policies", "operation-count"), 2), "cifar10": (("cifar10",), 1)}

@@ -16,10 +16,10 @@ from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
 from fasteraa.policy import Policy
 from fasteraa.policy.named import named
 from fasteraa.reproduce import TABLES, Found, Reproduction, engine, reproduce
-from fasteraa.reproduce.engine import _kept, parse_sources
-from fasteraa.reproduce.pages import caption, summary, to_dict, to_markdown, to_svg
+from fasteraa.reproduce.table_runner import _kept, parse_sources
+from fasteraa.reproduce.render import caption, summary, to_dict, to_markdown, to_svg
 from fasteraa.reproduce.result import standings
-from fasteraa.search.config import make_config, read_config
+from fasteraa.methods.config import make_config, read_config
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -145,7 +145,7 @@ def test_searches_and_races_flip_as_the_network_is_trained(tmp_path, monkeypatch
 def test_nothing_is_run_twice(shared, monkeypatch):
     before, _ = quick("policy-training", shared)
     monkeypatch.setattr(engine, "search", lambda *_, **__: pytest.fail("searched again"))
-    cells = importlib.import_module("fasteraa.evaluate.compare")  # its room exports a function of that name
+    cells = importlib.import_module("fasteraa.comparison.compare")  # its room exports a function of that name
     monkeypatch.setattr(cells, "run_cell", lambda *_, **__: pytest.fail("trained again"))
     after, said = quick("policy-training", shared)
     assert [found.values for found in after.found] == [found.values for found in before.found]
@@ -284,7 +284,7 @@ def test_a_search_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
 
 
 def test_a_run_that_diverges_is_a_remark(tmp_path, monkeypatch):
-    from fasteraa.evaluate.trainer import Training
+    from fasteraa.train.trainer import Training
 
     step = Training.step
 

@@ -4,10 +4,10 @@ import pytest
 
 from fasteraa.errors import ConfigError
 from fasteraa.policy.named import named
-from fasteraa.reproduce.declare import DATA, OURS, Search, find_recipe
+from fasteraa.reproduce.schema import DATA, OURS, Search, find_recipe
 from fasteraa.reproduce.quality import CALIBRATED
 from fasteraa.reproduce.tables import TABLES, find_table
-from fasteraa.search.config import make_config
+from fasteraa.methods.config import make_config
 
 NAMES = [
     "gpu-hours", "cifar10", "cifar100", "svhn", "reduced-cifar10", "imagenet", "sub-policies", "operation-count",

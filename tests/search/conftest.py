@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from fasteraa.data import ImageSet
-from fasteraa.search import SearchConfig
-from fasteraa.search.progress import Silent
+from fasteraa.methods.config import SearchConfig
+from fasteraa.runtime.progress import Silent
 
 
 def bars(count=512, side=16, seed=0, classes=1):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fasteraa.search.adam import Adam
+from fasteraa.methods.faster_aa.adam import Adam
 
 
 def trained(make, device, steps=5, optimiser_state=None):

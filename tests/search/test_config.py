@@ -4,7 +4,7 @@ import pytest
 
 from fasteraa.errors import ConfigError, FasterAAError
 from fasteraa.ops import Span
-from fasteraa.search.config import FIELDS, SearchConfig, make_config, read_config, settled, to_settings, to_toml
+from fasteraa.methods.config import FIELDS, SearchConfig, make_config, read_config, settled, to_settings, to_toml
 
 
 def test_the_papers_settings_are_the_defaults_where_ours_are_not():

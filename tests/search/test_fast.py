@@ -10,14 +10,16 @@ import torch
 import fasteraa
 from fasteraa.nets import Critic, build
 from fasteraa.nets.pointwise import Pointwise
-from fasteraa.nets.tape import write_layers
+from fasteraa.nets.manual_grad import write_layers
 from fasteraa.policy.soft import SoftPolicy
-from fasteraa.search import SearchConfig, guard
-from fasteraa.search.fast import Recorded, WrittenOut, load_optimiser, make_step
-from fasteraa.search.folder import RunFolder
-from fasteraa.search.progress import Silent
-from fasteraa.search.run import Run
-from fasteraa.search.step import METRICS, Normalise, Step
+from fasteraa.methods.config import SearchConfig
+from fasteraa.runtime import device as guard
+from fasteraa.methods.faster_aa.fast_step import Recorded, ManualGradStep, load_optimiser, make_step
+from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.runtime.progress import Silent
+from fasteraa.methods.faster_aa.run import Run
+from fasteraa.data.batches import Normalise
+from fasteraa.methods.faster_aa.step import METRICS, Step
 
 from .conftest import bars
 
@@ -36,7 +38,7 @@ def parts(device="cpu", net="wrn-10-1", ops=None, norm="none"):
 
 
 def written_out(critic, policy, normalise, config):
-    return WrittenOut(critic, policy, normalise, config, write_layers(critic.backbone))
+    return ManualGradStep(critic, policy, normalise, config, write_layers(critic.backbone))
 
 
 def batches(count, device="cpu", size=24):
@@ -82,7 +84,7 @@ def test_written_out_takes_penalty_and_class_weight_from_the_config():
 
 def by_kernels(critic, policy, normalise, config):
     """Written out, what is not a convolution by kernels; on the CPU in Triton's interpreter."""
-    from fasteraa.nets.kernels import Fused
+    from fasteraa.nets.pointwise_triton import Fused
 
     step = written_out(critic, policy, normalise, config)
     step.by = Fused()
@@ -91,7 +93,7 @@ def by_kernels(critic, policy, normalise, config):
 
 def test_written_out_by_kernels():
     """All gradients, the policy's too."""
-    from fasteraa.nets import kernels
+    from fasteraa.nets import pointwise_triton as kernels
 
     if not kernels.INTERPRETED:
         pytest.skip("the kernels are compiled here, not interpreted")
@@ -103,7 +105,7 @@ def test_written_out_by_kernels():
 
 def test_who_gets_kernels(monkeypatch):
     """Whoever has a GPU on which Triton works, unless the config says otherwise."""
-    from fasteraa.nets.kernels import Fused
+    from fasteraa.nets.pointwise_triton import Fused
 
     assert type(make_step(*parts(), SearchConfig()).by) is Pointwise
     monkeypatch.setattr("fasteraa.nets.pointwise.works_on", lambda device: True)
@@ -112,7 +114,7 @@ def test_who_gets_kernels(monkeypatch):
 
 
 def test_what_is_written_out():
-    assert type(make_step(*parts(), SearchConfig())) is WrittenOut
+    assert type(make_step(*parts(), SearchConfig())) is ManualGradStep
     assert type(make_step(*parts(), SearchConfig(fast=False))) is Step
     assert type(make_step(*parts(norm="primitive"), SearchConfig())) is Step  # batch statistics are not
 
@@ -276,9 +278,9 @@ def test_images_that_do_not_fit_on_the_device_stay_in_memory(monkeypatch):
 def test_where_images_live(monkeypatch):
     images, gpu = torch.zeros(1000, dtype=torch.uint8), torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2000, 4000))
-    assert guard.home_of(images, gpu) == gpu  # half of what is free
+    assert guard.image_device(images, gpu) == gpu  # half of what is free
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1999, 4000))
-    assert guard.home_of(images, gpu) == guard.home_of(images, torch.device("cpu")) == torch.device("cpu")
+    assert guard.image_device(images, gpu) == guard.image_device(images, torch.device("cpu")) == torch.device("cpu")
 
 
 @pytest.mark.gpu
@@ -319,7 +321,7 @@ def test_a_run_goes_on_with_and_without_fast(fast, device, tmp_path, monkeypatch
     """
     if device == "cpu":  # where no run is fast: the written-out step stands in
         ways = {True: written_out, False: Step}
-        monkeypatch.setattr("fasteraa.search.run.make_step", lambda *given: ways[given[3].fast](*given))
+        monkeypatch.setattr("fasteraa.methods.faster_aa.run.make_step", lambda *given: ways[given[3].fast](*given))
     data = bars(32, 16, classes=2)
     config = SearchConfig(
         epochs=2, batch_size=16, sub_policies=2, ops=SMOOTH, backbone="small", precision="float32", fast=fast

@@ -8,13 +8,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.soft import SoftPolicy
-from fasteraa.search import SearchConfig
-from fasteraa.search.config import OBJECTIVES
-from fasteraa.search.fast import Recorded
-from fasteraa.search.objective import Amount, amount, floor_loss
-from fasteraa.search.progress import Silent
-from fasteraa.search.run import Run, search
-from fasteraa.search.step import Step
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.config import OBJECTIVES
+from fasteraa.methods.faster_aa.fast_step import Recorded
+from fasteraa.methods.faster_aa.objective import Amount, amount, floor_loss
+from fasteraa.runtime.progress import Silent
+from fasteraa.methods.faster_aa.run import Run, search
+from fasteraa.methods.faster_aa.step import Step
 
 from .conftest import bars
 from .test_fast import batches, near, parameters, parts, written_out

@@ -6,17 +6,17 @@ import sys
 import pytest
 
 from fasteraa.errors import RunError
-from fasteraa.evaluate.compare import compare
-from fasteraa.search import lock
-from fasteraa.search.lock import LOCK, alone_in
-from fasteraa.search.run import search
+from fasteraa.comparison.compare import compare
+from fasteraa.runtime import lock
+from fasteraa.runtime.lock import LOCK, exclusive
+from fasteraa.methods.faster_aa.run import search
 
 pytestmark = pytest.mark.skipif(lock.fcntl is None, reason="this system has no locks")
 HOLD = """
 import sys
 from pathlib import Path
-from fasteraa.search.lock import alone_in
-with alone_in(Path(sys.argv[1])):
+from fasteraa.runtime.lock import exclusive
+with exclusive(Path(sys.argv[1])):
     print("inside", flush=True)
     sys.stdin.read()
 """
@@ -36,7 +36,7 @@ def other(tmp_path):
 def test_the_second_process_is_refused(other, tmp_path):
     with (
         pytest.raises(RunError, match=rf"another process \({other.pid}\) is at work in the folder"),
-        alone_in(tmp_path),
+        exclusive(tmp_path),
     ):
         pass
 
@@ -53,7 +53,7 @@ def test_a_process_that_was_killed_keeps_nobody_out(other, tmp_path):
     other.kill()
     other.wait()
     assert (tmp_path / LOCK).exists()
-    with alone_in(tmp_path):
+    with exclusive(tmp_path):
         pass
     assert not (tmp_path / LOCK).exists()
 
@@ -62,13 +62,13 @@ def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path, monkeypatch):
     def refuse(*given):
         raise OSError(95, "not supported")
 
-    with alone_in(tmp_path / "nowhere"):
+    with exclusive(tmp_path / "nowhere"):
         pass
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with alone_in(tmp_path):
+    with exclusive(tmp_path):
         pass
     monkeypatch.setattr(lock, "fcntl", None)
-    with alone_in(tmp_path):
+    with exclusive(tmp_path):
         pass
 
 
@@ -83,6 +83,6 @@ def test_a_lock_that_was_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):
         locked.append(file)
 
     monkeypatch.setattr(lock.fcntl, "flock", late)
-    with alone_in(tmp_path):
+    with exclusive(tmp_path):
         assert (tmp_path / LOCK).exists()
     assert len(locked) == 2

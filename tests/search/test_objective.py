@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fasteraa.nets import Critic, build
-from fasteraa.search.objective import Judged, between, critic_loss, penalty_gradient, policy_loss
+from fasteraa.methods.faster_aa.objective import Judged, between, critic_loss, penalty_gradient, policy_loss
 
 
 def judged(scores, logits, labels):

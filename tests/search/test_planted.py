@@ -6,9 +6,9 @@ import torch
 import fasteraa
 from fasteraa.data import ImageSet
 from fasteraa.report.summary import mass
-from fasteraa.search import SearchConfig
-from fasteraa.search import fast as fast_module
-from fasteraa.search import step as step_module
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.faster_aa import fast_step as fast_module
+from fasteraa.methods.faster_aa import step as step_module
 
 from .conftest import bars
 

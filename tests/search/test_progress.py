@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from fasteraa.search.progress import Bar, Epoch
+from fasteraa.runtime.progress import Bar, Epoch
 
 EPOCH = Epoch(
     epoch=18, distance=-12.345, penalty=1.0, class_loss=4.605, policy_class_loss=2.3, change=0.0123, from_start=0.1,

@@ -18,11 +18,12 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RunError
 from fasteraa.ops import Span
 from fasteraa.policy import Policy
-from fasteraa.search import SearchConfig
-from fasteraa.search import run as run_module
-from fasteraa.search.config import read_config
-from fasteraa.search.run import choose_backbone, find_device
-from fasteraa.search.step import Step, soft_policy
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.faster_aa import run as run_module
+from fasteraa.methods.config import read_config
+from fasteraa.runtime.device import find_device
+from fasteraa.nets import choose_network
+from fasteraa.methods.faster_aa.step import Step, soft_policy
 
 from .conftest import Stop, StopAfter
 
@@ -294,10 +295,10 @@ def test_out_of_memory_says_what_to_lower(tiny, quick, monkeypatch):
 
 def test_choices_of_network_and_device(quick, tiny):
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert choose_backbone("auto", 32, cpu) == "small"
-    assert choose_backbone("auto", 32, gpu) == "wrn-40-2"
-    assert choose_backbone("auto", 128, gpu) == "resnet-50"
-    assert choose_backbone("wrn-16-1", 32, cpu) == "wrn-16-1"
+    assert choose_network("auto", 32, cpu) == "small"
+    assert choose_network("auto", 32, gpu) == "wrn-40-2"
+    assert choose_network("auto", 128, gpu) == "resnet-50"
+    assert choose_network("wrn-16-1", 32, cpu) == "wrn-16-1"
     with pytest.raises(ConfigError, match="unknown device 'gpu'"):
         find_device("gpu")
     with pytest.raises(ConfigError, match="device 'meta' is not supported; choices: auto, cpu"):
@@ -344,7 +345,7 @@ SCRIPT = """
 import sys, torch, fasteraa
 torch.set_num_threads(1)
 from fasteraa.data import load
-from fasteraa.search import SearchConfig
+from fasteraa.methods.config import SearchConfig
 config = SearchConfig(epochs=6, batch_size=64, sub_policies=2, ops=("flip", "invert"), subset=320, size=12)
 result = fasteraa.search(None, config, out=sys.argv[1], resume="--resume" in sys.argv, device="cpu")
 print(result.policy.hash)

@@ -5,8 +5,9 @@ import torch
 
 from fasteraa.nets import Critic, build
 from fasteraa.policy.soft import SoftPolicy
-from fasteraa.search import SearchConfig
-from fasteraa.search.step import METRICS, Normalise, Step, baseline
+from fasteraa.methods.config import SearchConfig
+from fasteraa.data.batches import Normalise, baseline
+from fasteraa.methods.faster_aa.step import METRICS, Step
 
 PLAIN = SearchConfig(flip=False, crop=0.0)
 

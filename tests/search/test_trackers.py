@@ -17,11 +17,11 @@ import pytest
 
 from fasteraa.errors import ConfigError, RunError, Stopped
 from fasteraa.policy import Policy
-from fasteraa.search import SearchConfig
-from fasteraa.search.progress import Lines
-from fasteraa.search.run import search
-from fasteraa.search.trackers import TRACKERS, track
-from fasteraa.search.trackers.tracking import reason
+from fasteraa.methods.config import SearchConfig
+from fasteraa.runtime.progress import Lines
+from fasteraa.methods.faster_aa.run import search
+from fasteraa.report.trackers import TRACKERS, track
+from fasteraa.report.trackers.tracking import reason
 
 KEY = "local-" + "5ec2e7" * 7  # of the form that W&B has for keys
 PASSWORD = "hunter2hunter2"
@@ -131,7 +131,7 @@ def test_keys_are_kept_out_of_messages(monkeypatch):
 def test_a_missing_package_is_said_before_work(name, fasteraa, monkeypatch, tmp_path):
     packages = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
     monkeypatch.setitem(sys.modules, packages[name], None)
-    monkeypatch.delitem(sys.modules, f"fasteraa.search.trackers.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, f"fasteraa.report.trackers.{name}", raising=False)
     for command in ("search", "compare"):
         code, out, error = fasteraa(command, "nowhere", "--out", tmp_path / "run", "--tracker", name)
         assert (code, out) == (2, "")
@@ -450,7 +450,7 @@ def test_names_that_mlflow_does_not_take():
     pytest.importorskip("mlflow")
     from mlflow.utils.validation import _validate_metric_name
 
-    from fasteraa.search.trackers.mlflow import _key
+    from fasteraa.report.trackers.mlflow import _key
 
     assert _key("error/randaugment(2,14)") == "error/randaugment-2-14-"
     _validate_metric_name(_key("error/größe=runs/a+runs/b"))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fasteraa.bench.apply import COPY, POLICY, Row, Table, Work, each, photo
 from fasteraa.policy import Policy
-from fasteraa.search.run import find_device
+from fasteraa.runtime.device import find_device
 
 BATCHES = {32: 4096, 224: 256}  # image side -> images in a batch
 _MOST = 2**25  # values in the batch of any other size
@@ -73,8 +73,8 @@ def _contenders(size: int, count: int, device: torch.device) -> dict[str, tuple[
     pictures = [torch.from_numpy(np.array(photo(size, seed))).permute(2, 0, 1) for seed in range(64)]
     batch = torch.stack(pictures).repeat(-(-count // 64), 1, 1, 1)[:count].contiguous().to(device)
     policy, generator, few = Policy.named(POLICY), torch.Generator(device).manual_seed(0), batch[:128].contiguous()
-    recorded = policy.recorded(batch, torch.Generator(device).manual_seed(0), kernels=True)
-    recorded_few = policy.recorded(few, torch.Generator(device).manual_seed(0), kernels=True)
+    recorded = policy.captured(batch, torch.Generator(device).manual_seed(0), kernels=True)
+    recorded_few = policy.captured(few, torch.Generator(device).manual_seed(0), kernels=True)
     found: dict[str, tuple[str, Work]] = {
         f"fasteraa, batch of {count}": ("exact", (lambda: policy(batch, generator, kernels=True), count)),
         f"fasteraa, batch of {len(few)}": ("exact", (lambda: policy(few, generator, kernels=True), len(few))),

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from fasteraa.nets import Critic, build
-from fasteraa.nets.tape import write_layers
+from fasteraa.data.batches import Normalise
+from fasteraa.methods.config import PAPER_EPOCHS, SearchConfig
+from fasteraa.methods.faster_aa.fast_step import AnyStep, CapturedStep, ManualGradStep, make_step
+from fasteraa.methods.faster_aa.step import Step
+from fasteraa.nets import Critic, build, choose_network
+from fasteraa.nets.manual_grad import write_layers
 from fasteraa.ops.kernels import works_on
 from fasteraa.policy.soft import SoftPolicy
-from fasteraa.search import SearchConfig
-from fasteraa.search.config import PAPER_EPOCHS
-from fasteraa.search.fast import AnyStep, Recorded, WrittenOut, make_step
-from fasteraa.search.guard import repeatable
-from fasteraa.search.run import choose_backbone, find_device
-from fasteraa.search.step import Normalise, Step
+from fasteraa.runtime.device import find_device
+from fasteraa.runtime.seeds import deterministic
 
 CLASSES = 10
 PLAIN, TORCH, FAST = "plain, eager, chunks of 8", "fast, in plain torch", "fast"
@@ -106,7 +106,7 @@ def _table(
     title: str, setting: Setting, contenders: Mapping[str, tuple[SearchConfig, bool]], steps: int, rounds: int
 ) -> Timing:
     device = find_device(setting.device)
-    backbone = choose_backbone(setting.config.backbone, setting.size, device)
+    backbone = choose_network(setting.config.critic, setting.size, device.type == "cpu")
     runners = {
         name: _Runner(setting, config, augment, backbone, device) for name, (config, augment) in contenders.items()
     }
@@ -145,7 +145,7 @@ class _Runner:
         """Seconds per step, from a standstill to a standstill; batches are gathered as in a search."""
         _wait(self.device)
         began = time.perf_counter()
-        with repeatable(self.device, self.config.deterministic):
+        with deterministic(self.device, self.config.deterministic):
             for _ in range(steps):
                 pair = torch.randint(len(self.labels), (self.config.batch_size,), device=self.device)
                 self.step(self.images[pair], self.labels[pair], self.generator)
@@ -167,7 +167,7 @@ def _make(setting: Setting, config: SearchConfig, augment: bool, backbone: str, 
         alone: Step = _CriticAlone(critic, policy, normalise, config)
     else:
         alone = _WrittenOutAlone(critic, policy, normalise, config, layers)
-    return Recorded(alone) if device.type == "cuda" else alone
+    return CapturedStep(alone) if device.type == "cuda" else alone
 
 
 class _CriticAlone(Step):
@@ -177,7 +177,7 @@ class _CriticAlone(Step):
         return images.clone().requires_grad_(), labels
 
 
-class _WrittenOutAlone(_CriticAlone, WrittenOut):
+class _WrittenOutAlone(_CriticAlone, ManualGradStep):
     pass
 
 

@@ -32,7 +32,7 @@ def _run(words: list[str]) -> None:
     import typer
 
     from fasteraa.cli.app import app
-    from fasteraa.cli.usage import is_usage_error, usage_error
+    from fasteraa.cli.errors import is_usage_error, usage_error
 
     command = typer.main.get_command(app)
     try:

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from fasteraa._version import __version__
+from fasteraa.cli.errors import refuse_idle
 from fasteraa.cli.export import export_command
-from fasteraa.cli.usage import refuse_idle
-from fasteraa.search.config import FIELDS
+from fasteraa.methods.config import FIELDS
+from fasteraa.selection.config import RaceConfig
 
 app = typer.Typer(
     name="fasteraa",
@@ -32,6 +33,10 @@ app.command("export")(export_command)
 def about(setting: str) -> str:
     """The help of a setting, from the config that owns it."""
     return str(FIELDS[setting].metadata["about"])
+
+
+def about_race(setting: str) -> str:
+    return str(RaceConfig.fields()[setting].metadata["about"])
 
 
 def _version(wanted: bool) -> None:
@@ -88,8 +93,8 @@ SourceArgument = Annotated[
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="Where named sets lie (default: $FASTERAA_DATA_ROOT, ./data).")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings from a TOML file; flags override them.")]
-Recipe = Annotated[
-    bool, typer.Option(help="The paper's objective and its number of images, for cifar10, cifar100, svhn or imagenet.")
+Preset = Annotated[
+    str | None, typer.Option(help="paper: its objective and number of images, for cifar10, cifar100, svhn or imagenet.")
 ]
 # the settings that have a flag; the others are set in a TOML file or with --set
 Seed = Annotated[int | None, typer.Option(help=about("seed"), show_default="0")]
@@ -102,9 +107,19 @@ SearchSize = Annotated[int | None, typer.Option(help=about("size"))]
 Ops = Annotated[str | None, typer.Option(help=about("ops") + " Names with commas between.")]
 SubPolicies = Annotated[int | None, typer.Option(help=about("sub_policies"), show_default="10")]
 OperationCount = Annotated[int | None, typer.Option(help=about("operation_count"), show_default="2")]
-Backbone = Annotated[str | None, typer.Option(help=about("backbone"), show_default="auto")]
+Critic = Annotated[str | None, typer.Option(help=about("critic"), show_default="auto")]
 Flip = Annotated[bool | None, typer.Option(help=about("flip"), show_default="flip")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as NAME=VALUE (see fasteraa config).")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any other setting, as NAME=VALUE (see fasteraa config), or train.NAME=VALUE."),
+]
+RaceMinutes = Annotated[float | None, typer.Option(help=about_race("minutes"), show_default="1.5")]
+RaceTrainings = Annotated[int | None, typer.Option(help=about_race("trainings"))]
+Network = Annotated[str | None, typer.Option(help=about_race("network"))]
+TrainEpochs = Annotated[int | None, typer.Option(help=about_race("epochs"))]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Trainings at once (default: 20 on a GPU, cores on a CPU).")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")]
 Trackers = Annotated[
     list[str] | None,
     typer.Option(
@@ -119,48 +134,91 @@ def search_command(
     source: SourceArgument = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/search"),
     config: ConfigFile = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="What proposes policies, with commas between.", show_default="faster-aa,op-effects,published"
+        ),
+    ] = None,
+    race: Annotated[bool, typer.Option(help="Decide by short trainings on held-out images.")] = True,
+    race_minutes: RaceMinutes = None,
+    race_trainings: RaceTrainings = None,
+    network: Network = None,
+    train_epochs: TrainEpochs = None,
+    minutes: Annotated[float | None, typer.Option(help="A limit on everything together.")] = None,
     seed: Seed = None,
     epochs: Epochs = None,
     subset: Subset = None,
     held_out: HeldOut = None,
-    recipe: Recipe = False,
+    preset: Preset = None,
     size: SearchSize = None,
     ops: Ops = None,
     sub_policies: SubPolicies = None,
     operation_count: OperationCount = None,
     batch_size: BatchSize = None,
-    backbone: Backbone = None,
+    critic: Critic = None,
     flip: Flip = None,
     set_: Set = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    jobs: Jobs = None,
+    device: Device = "auto",
     data_root: DataRoot = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
-    max_minutes: Annotated[float | None, typer.Option(help="End early, with a valid policy.")] = None,
-    calibrate: Annotated[
-        bool,
-        typer.Option(
-            help="End by testing which operations help, and how much of them, in short trainings on held-back images."
-        ),
-    ] = True,
-    calibrate_minutes: Annotated[float, typer.Option(help="What that may take.")] = 1.5,
-    calibrate_network: Annotated[
-        str | None, typer.Option(help="What it trains: the network that you will train, if it is a small one.")
-    ] = None,
-    calibrate_epochs: Annotated[
-        int | None, typer.Option(min=1, help="How long it trains at most: as long as you will.")
-    ] = None,
+    resume: Resume = False,
     tracker: Trackers = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --tracker tensorboard.")] = False,
 ) -> None:
-    """Find a policy for your images."""
-    from fasteraa.cli.search import Race, run_search
+    """Find the policy to use for your images."""
+    from fasteraa.cli.search import effective, run_search
 
-    if not calibrate:
-        refuse_idle(context, ("calibrate_minutes", "calibrate_network", "calibrate_epochs"), "with --no-calibrate")
-    race = Race(calibrate_minutes, calibrate_network, calibrate_epochs) if calibrate else None
-    flags = _flags(locals())
+    if not race:
+        refuse_idle(context, ("race_minutes", "race_trainings", "network", "train_epochs", "jobs"), "with --no-race")
+    own = resume and config is None and (out / "config.toml").is_file()  # a resumed run has its own settings
+    asked = effective(
+        _flags(locals()),
+        out / "config.toml" if own else config,
+        preset,
+        source,
+        _race_flags(locals()) if race else None,
+    )
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
-    run_search(source, out, flags, config, recipe, device, data_root, resume, max_minutes, race, trackers)
+    run_search(
+        source, out, asked, methods, resume, trackers, device=device, data_root=data_root, minutes=minutes, jobs=jobs
+    )
+
+
+@app.command("race")
+def race_command(
+    source: SourceArgument = None,
+    policies: Annotated[
+        str, typer.Option("--policies", "-p", help="Names, files or run folders with commas between.")
+    ] = "none,trivialaugment-wide,general-or-trivial",
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/race"),
+    race_minutes: RaceMinutes = None,
+    race_trainings: RaceTrainings = None,
+    network: Network = None,
+    train_epochs: TrainEpochs = None,
+    seed: Seed = None,
+    subset: Subset = None,
+    held_out: HeldOut = None,
+    size: SearchSize = None,
+    flip: Flip = None,
+    set_: Set = None,
+    jobs: Jobs = None,
+    device: Device = "auto",
+    data_root: DataRoot = None,
+    resume: Resume = False,
+) -> None:
+    """Which of these policies is best to train with on your images?"""
+    from fasteraa.cli.search import effective, run_race
+
+    own = resume and (out / "config.toml").is_file()
+    asked = effective(_flags(locals()), out / "config.toml" if own else None, race=_race_flags(locals()))
+    assert asked.race is not None
+    run_race(policies, source, out, asked.config, asked.race, resume, device=device, data_root=data_root, jobs=jobs)
+
+
+def _race_flags(given: dict[str, Any]) -> dict[str, Any]:
+    flags = {"minutes": "race_minutes", "trainings": "race_trainings", "network": "network", "epochs": "train_epochs"}
+    return {name: given[flag] for name, flag in flags.items() if given[flag] is not None}
 
 
 @app.command("config")
@@ -175,7 +233,7 @@ def config_command(
     sub_policies: SubPolicies = None,
     operation_count: OperationCount = None,
     batch_size: BatchSize = None,
-    backbone: Backbone = None,
+    critic: Critic = None,
     flip: Flip = None,
     set_: Set = None,
 ) -> None:
@@ -188,7 +246,7 @@ def config_command(
 def _flags(given: dict[str, Any]) -> dict[str, Any]:
     """The flags that stand for settings of a search, as given on the command line."""
     names = ("seed", "epochs", "subset", "held_out", "size", "ops", "sub_policies", "operation_count", "batch_size")
-    return {name: given[name] for name in (*names, "backbone", "flip", "set_") if given[name] is not None}
+    return {name: given[name] for name in (*names, "critic", "flip", "set_") if given.get(name) is not None}
 
 
 @app.command("preview")
@@ -218,18 +276,30 @@ def data_check(source: SourceArgument = None, data_root: DataRoot = None) -> Non
         typer.echo(line)
 
 
-PolicyArgument = Annotated[str, typer.Argument(help="A policy file, or a name such as 'trivialaugment-wide'.")]
+PolicyArgument = Annotated[
+    str | None, typer.Argument(help="A policy file, or a name such as 'trivialaugment-wide'.", show_default=False)
+]
 
 
 @app.command("show")
 def show(
-    policy: PolicyArgument, discrete: Annotated[bool, typer.Option(help="One operation per stage.")] = False
+    policy: PolicyArgument = None,
+    discrete: Annotated[bool, typer.Option(help="One operation per stage.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="All names, a line each.")] = False,
 ) -> None:
-    """Print a policy in words."""
-    from fasteraa.policy.find import find_policy
+    """Print a policy in words, or the names of all that need no file."""
+    from fasteraa.errors import ConfigError
+    from fasteraa.policy.named import descriptions
+    from fasteraa.policy.resolve import load_policy
 
-    found = find_policy(policy)
-    typer.echo((found.discretize() if discrete else found).describe())
+    if list_ or policy is None:
+        if not list_:
+            raise ConfigError("show takes a policy: a file, a run folder or a name (fasteraa show --list)")
+        width = max(map(len, descriptions()))
+        typer.echo("\n".join(f"{name:{width}}  {line}" for name, line in descriptions().items()))
+        return
+    chosen = load_policy(policy)
+    typer.echo((chosen.discretize() if discrete else chosen).describe())
 
 
 @app.command("import")
@@ -239,7 +309,7 @@ def import_policy(
     epoch: Annotated[int | None, typer.Option(help="Of a schedule, take only the policy of this epoch.")] = None,
 ) -> None:
     """Turn a policy of another system into a policy file."""
-    from fasteraa.policy.imports import import_file
+    from fasteraa.policy.importers import import_file
 
     for path, found in import_file(file, out, epoch):
         typer.echo(f"{path}: {found.describe().splitlines()[0]}")
@@ -273,7 +343,7 @@ def bench_search(
     size: Annotated[int, typer.Option(min=8, help="Image side.")] = 32,
     images: Annotated[int, typer.Option(min=1, help="Images of the search that the times are reckoned for.")] = 4000,
     batch_size: BatchSize = None,
-    backbone: Backbone = None,
+    critic: Critic = None,
     set_: Set = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     scaling: Annotated[bool, typer.Option(help="Also measure more sub-policies, stages and images.")] = True,
@@ -282,17 +352,16 @@ def bench_search(
     """Milliseconds per search step: plain with chunks of 8, fast (on a GPU: by kernels and without), critic alone."""
     from fasteraa.bench import report
     from fasteraa.bench.search import Setting, run
-    from fasteraa.cli.search import effective_config
-    from fasteraa.search.config import to_settings
+    from fasteraa.cli.search import effective
 
-    given = {"batch_size": batch_size, "backbone": backbone, "set_": set_}
-    config = effective_config({name: value for name, value in given.items() if value is not None}, None, None)
+    given = {"batch_size": batch_size, "critic": critic, "set_": set_}
+    config = effective({name: value for name, value in given.items() if value is not None}, None).config
     setting = Setting(config, device, size, images)
-    settings = {**to_settings(config), "size": size, "images": images, "steps": steps, "rounds": rounds}
+    settings = {**config.plain(), "size": size, "images": images, "steps": steps, "rounds": rounds}
     report.publish_search(run(setting, steps, rounds, scaling), settings, out)
 
 
-from fasteraa.cli import evaluate as _evaluate  # noqa: E402, F401  (registers its commands)
+from fasteraa.cli import compare as _compare  # noqa: E402, F401  (registers its commands)
 from fasteraa.cli import hub as _hub  # noqa: E402, F401
 from fasteraa.cli import report as _report  # noqa: E402, F401
 from fasteraa.cli import reproduce as _reproduce  # noqa: E402, F401

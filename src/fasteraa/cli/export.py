@@ -26,9 +26,9 @@ def export_command(
 ) -> None:
     """Write a policy for another library, and say how faithful each operation is."""
     from fasteraa.export import report, write
-    from fasteraa.policy.find import find_policy
+    from fasteraa.policy.resolve import load_policy
 
-    found = find_policy(policy).without(*without or ())
+    found = load_policy(policy).without(*without or ())
     options = {"native": True} if native else {}
     said = report(found, to, **options)
     write(found, to, out, **options)

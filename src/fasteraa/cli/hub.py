@@ -28,9 +28,9 @@ def push_command(
     message: Annotated[str | None, typer.Option(help="Of the commit (default: name and hash of the policy).")] = None,
 ) -> None:
     """Share a policy with a card that explains it. Whoever ran `hf auth login` is known already."""
-    from fasteraa.policy.find import find_policy
+    from fasteraa.policy.resolve import load_policy
 
-    found = find_policy(policy)
+    found = load_policy(policy)
     where = found.push_to_hub(
         repo, private=private, revision=revision, message=message, license=license_, tags=tag or (),
         preview=_preview(policy),
@@ -45,7 +45,7 @@ def pull_command(
     revision: Annotated[str | None, typer.Option(help="A branch, a tag or a commit (default: main).")] = None,
 ) -> None:
     """Fetch a shared policy, check it, and write it as a policy file."""
-    from fasteraa.policy.artifact import Policy
+    from fasteraa.policy.policy import Policy
 
     found = Policy.from_hub(repo, revision=revision)
     found.save(out)
@@ -60,10 +60,10 @@ def card_command(
     tag: Tags = None,
 ) -> None:
     """Print the card that push would write."""
-    from fasteraa.policy.card import card
-    from fasteraa.policy.find import find_policy
+    from fasteraa.policy.hub_card import card
+    from fasteraa.policy.resolve import load_policy
 
-    found = find_policy(policy)
+    found = load_policy(policy)
     preview = _preview(policy) is not None
     typer.echo(card(found, repo, license=license_, tags=tag or (), preview=preview), nl=False)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fasteraa.cli.app import DataRoot, app, tell_hidden
-from fasteraa.cli.usage import refuse_idle
+from fasteraa.cli.errors import refuse_idle
 
 
 @app.command("report")

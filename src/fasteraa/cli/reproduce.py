@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fasteraa.cli.app import DataRoot, app, command_line
-from fasteraa.cli.usage import refuse_idle
+from fasteraa.cli.errors import refuse_idle
 
 
 @app.command("reproduce")
@@ -51,8 +51,8 @@ def reproduce_command(
     if table_only:
         refuse_idle(context, ("jobs", "max_minutes"), "with --table-only")
     from fasteraa.cli.tables import print_table
-    from fasteraa.reproduce.engine import parse_sources, reproduce
-    from fasteraa.reproduce.pages import caption, remarks, rows_of, summary
+    from fasteraa.reproduce.render import caption, remarks, rows_of, summary
+    from fasteraa.reproduce.table_runner import parse_sources, reproduce
 
     folder = out or Path("runs/reproduce-quick" if quick else "runs/reproduce")
     result = reproduce(

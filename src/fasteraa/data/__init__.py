@@ -6,7 +6,7 @@ from fasteraa.data.check import CheckReport, Duplicate, SplitCount, check
 from fasteraa.data.image_set import Broken, ImageSet
 from fasteraa.data.load import load
 from fasteraa.data.named import NAMES
-from fasteraa.data.recipes import RECIPES, Recipe, recipe_for
+from fasteraa.data.paper_subsets import RECIPES, Recipe, recipe_for
 from fasteraa.data.resolve import SAMPLE
 
 __all__ = [

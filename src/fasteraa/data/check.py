@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from fasteraa.data.decode import CPU_SIDE, Look, shape_of, upright, why
-from fasteraa.data.fitness import refusals
-from fasteraa.data.gather import probe_size
 from fasteraa.data.image_set import Broken
 from fasteraa.data.masks import IGNORED, matching_mask
+from fasteraa.data.materialize import probe_size
 from fasteraa.data.parallel import Progress, in_order
+from fasteraa.data.requirements import refusals
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source
 from fasteraa.errors import DataError

@@ -39,6 +39,11 @@ def is_saved(folder: Path) -> bool:
     return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
+def open_prefixed(text: str, root: Path, download: bool) -> Source:
+    """What stands after the prefix in a source."""
+    return open_hf(text)
+
+
 def open_hf(spec: str) -> Source:
     """`name[:split]`. A split given here is all there is, and serves as `train`."""
     name, _, split = (spec, "", "") if Path(spec).exists() else spec.partition(":")

@@ -10,9 +10,9 @@ import numpy as np
 
 from fasteraa.data import stratify
 from fasteraa.data.decode import Look
-from fasteraa.data.gather import Wanted, gather
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.masks import IGNORED
+from fasteraa.data.materialize import Wanted, gather
 from fasteraa.data.parallel import Progress
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, canonical_split

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from fasteraa.data.arrays import array_listing, as_images, flat_labels, numbered
-from fasteraa.data.folder import open_folder
-from fasteraa.data.objects import dataset_listing
+from fasteraa.data.image_folder import open_folder
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source, concatenate
+from fasteraa.data.torch_dataset import dataset_listing
 from fasteraa.errors import DataError, SplitError, choices_hint
 
 _BY_FLAG: Mapping[str, Mapping[str, Any]] = {"train": {"train": True}, "test": {"train": False}}

@@ -7,11 +7,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fasteraa.data import arrays, folder, hf, named, objects, shards, table
+from fasteraa.data import arrays, hf, image_folder, named, shards, table, torch_dataset
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.source import Source, readable
 from fasteraa.errors import DataError, choices_hint
+from fasteraa.runtime.registry import Registry
 
+# What a prefix `NAME:` stands for: a function of the rest, the data root and whether to download, that gives a Source.
+SOURCES = Registry(
+    "data source",
+    "fasteraa.sources",
+    {
+        "hf": "fasteraa.data.hf:open_prefixed",
+        "wds": "fasteraa.data.shards:open_prefixed",
+        "torchvision": "fasteraa.data.named:open_torchvision",
+    },
+)
 SAMPLE = "sample"  # the name of the embedded sample, which is what `load(None)` gives
 
 
@@ -42,7 +53,7 @@ def _open_object(source: Any) -> Source:
         return hf.from_object(source)
     if isinstance(source, tuple) and len(source) == 2:
         return arrays.open_arrays(*source)
-    return objects.open_dataset(source)
+    return torch_dataset.open_dataset(source)
 
 
 def _sample() -> Source:
@@ -53,13 +64,10 @@ def _open_text(text: str, root: Path, download: bool) -> Source:
     """A known name wins over a folder of the same name; write ./name for the folder."""
     if not text.strip():
         raise DataError("source must not be empty; leave it out for the embedded sample")
-    prefix, _, rest = text.partition(":")
-    if prefix == "hf":
-        return hf.open_hf(os.path.expanduser(rest))
-    if prefix == "wds":
-        return shards.open_shards(os.path.expanduser(rest))
-    if prefix == "torchvision":
-        return named.open_torchvision(rest, root, download)
+    prefix, colon, rest = text.partition(":")
+    if colon and prefix in SOURCES.names():
+        source: Source = SOURCES.load(prefix)(os.path.expanduser(rest), root, download)
+        return source
     if text == SAMPLE:
         return _sample()
     if text in named.NAMES:
@@ -71,7 +79,7 @@ def _open_text(text: str, root: Path, download: bool) -> Source:
 
 def _open_path(path: Path) -> Source:
     if path.is_dir():
-        return hf.open_hf(str(path)) if hf.is_saved(path) else folder.open_folder(path)
+        return hf.open_hf(str(path)) if hf.is_saved(path) else image_folder.open_folder(path)
     if not path.exists():
         raise _unknown(str(path))
     suffix = path.suffix.lower()

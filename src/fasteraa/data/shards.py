@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from fasteraa.data.decode import open_bytes
-from fasteraa.data.folder import is_image
+from fasteraa.data.image_folder import is_image
 from fasteraa.data.labels import label_name, natural_sort, number
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source, canonical_split
 from fasteraa.errors import DataError
@@ -36,6 +36,11 @@ class Member:
 class Contents:
     members: tuple[Member, ...]
     ignored: int
+
+
+def open_prefixed(text: str, root: Path, download: bool) -> Source:
+    """What stands after the prefix in a source."""
+    return open_shards(text)
 
 
 def open_shards(pattern: str) -> Source:

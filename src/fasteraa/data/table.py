@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fasteraa.data.folder import file_listing, mask_file_listing
+from fasteraa.data.image_folder import file_listing, mask_file_listing
 from fasteraa.data.labels import label_name, natural_sort, number
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source, canonical_split
 from fasteraa.errors import DataError, choices_hint

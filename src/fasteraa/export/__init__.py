@@ -13,8 +13,9 @@ from typing import Any
 
 from fasteraa.errors import ExportError, choices_hint
 from fasteraa.export.fidelity import check, lines
-from fasteraa.policy.artifact import Policy
-from fasteraa.policy.words import strength_words
+from fasteraa.policy.describe import strength_words
+from fasteraa.policy.policy import Policy
+from fasteraa.runtime.files import write_atomic
 
 _log = logging.getLogger(__name__)
 # target -> the package it needs; the extra that brings it has the target's name
@@ -54,10 +55,7 @@ def write(policy: Policy, target: str, path: str | os.PathLike[str], **options: 
     check(policy, _label(target, options))
     _check_options(target, module.text, options)
     text: str = module.text(policy, Path(path), **options)
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ExportError(f"{str(path)!r} could not be written: {error.strerror}") from error
+    write_atomic(Path(path), text, ExportError)
 
 
 def _known(target: str) -> None:

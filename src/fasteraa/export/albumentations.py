@@ -29,8 +29,8 @@ from fasteraa.errors import ExportError, ImageError
 from fasteraa.export.fidelity import live
 from fasteraa.ops import find
 from fasteraa.policy.apply import apply_boxes, apply_mask, apply_points
-from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
 from fasteraa.policy.draw import POSITIVE, Deed, plan_of
+from fasteraa.policy.policy import Choice, Policy, Stage, SubPolicy
 from fasteraa.policy.transform import PolicyTransform as _Ours
 
 _GRAIN = 1024  # of a pixel: beyond the precision of a float32 share of sides up to 8192

@@ -23,8 +23,8 @@ from fasteraa.export.fidelity import live
 from fasteraa.images import LUMA
 from fasteraa.ops import find
 from fasteraa.ops.declare import SIDES
-from fasteraa.policy.artifact import Choice, Policy, SubPolicy
 from fasteraa.policy.draw import POSITIVE
+from fasteraa.policy.policy import Choice, Policy, SubPolicy
 
 Node = Any
 Function = Callable[[Policy, Node, Node], Node]  # (policy, data, value in the operation's own unit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fasteraa._version import __version__
 from fasteraa.export.fidelity import lines
-from fasteraa.policy.artifact import Policy
+from fasteraa.policy.policy import Policy
 
 _FILE = '''\
 """{title} for {target}. Written by fasteraa {version}, which it needs.

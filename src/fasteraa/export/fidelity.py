@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fasteraa.errors import ExportError, choices_hint
 from fasteraa.ops import OPS
-from fasteraa.policy.artifact import Policy, Strength, SubPolicy
+from fasteraa.policy.policy import Policy, Strength, SubPolicy
 
 
 @dataclass(frozen=True)

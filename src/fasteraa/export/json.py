@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fasteraa.policy.artifact import Policy
+from fasteraa.policy.policy import Policy
 
 
 def render(policy: Policy) -> str:

@@ -17,8 +17,8 @@ from torch import Tensor
 from fasteraa.errors import ExportError, ImageError
 from fasteraa.export.embed import embed
 from fasteraa.policy.apply import apply_draw
-from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import plan_of
+from fasteraa.policy.policy import Policy
 
 
 def render(policy: Policy, value_range: tuple[float, float] = (0, 255), seed: int | None = None) -> Any:

@@ -12,8 +12,8 @@ from torch import Tensor
 from fasteraa.export.embed import embed
 from fasteraa.images import check_batch
 from fasteraa.policy.apply import apply_draw, apply_mask, apply_points
-from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, plan_of
+from fasteraa.policy.policy import Policy
 
 
 def render(policy: Policy) -> Any:

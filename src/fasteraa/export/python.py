@@ -12,8 +12,8 @@ from fasteraa.export.embed import title
 from fasteraa.export.fidelity import lines, live
 from fasteraa.ops import find
 from fasteraa.ops.declare import SIDES
-from fasteraa.policy.artifact import Choice, Policy
 from fasteraa.policy.draw import POSITIVE
+from fasteraa.policy.policy import Choice, Policy
 
 
 def render(policy: Policy) -> str:

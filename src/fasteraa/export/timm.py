@@ -14,8 +14,8 @@ from fasteraa.errors import ExportError
 from fasteraa.export.embed import embed
 from fasteraa.images import fill_for, join_alpha, split_alpha
 from fasteraa.ops import physical
-from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, plan_of
+from fasteraa.policy.policy import Policy
 from fasteraa.policy.transform import PolicyTransform
 
 _NAMES = {

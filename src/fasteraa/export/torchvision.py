@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fasteraa.export.embed import embed
-from fasteraa.policy.artifact import Policy
+from fasteraa.policy.policy import Policy
 
 
 def render(policy: Policy, pool: Any = None, mask_fill: int = 0) -> Any:

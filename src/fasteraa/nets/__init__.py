@@ -12,11 +12,11 @@ from collections.abc import Callable
 from fasteraa.errors import ConfigError, choices_hint
 from fasteraa.nets.backbone import Backbone
 from fasteraa.nets.critic import Critic, PixelCritic
-from fasteraa.nets.external import TimmBackbone
 from fasteraa.nets.norm import frozen_statistics, make_norm_free, make_primitive
 from fasteraa.nets.resnet import resnet_50
 from fasteraa.nets.shake_shake import ShakeShake
 from fasteraa.nets.small import Small
+from fasteraa.nets.timm import TimmBackbone
 from fasteraa.nets.wide_resnet import WideResNet
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Critic",
     "PixelCritic",
     "build",
+    "choose_network",
     "frozen_statistics",
     "make_norm_free",
     "make_primitive",
@@ -86,3 +87,12 @@ def _named(name: str, num_classes: int, in_size: int | None) -> Backbone:
     raise ConfigError(
         f"a network must have a known name, got {name!r}; {choices_hint(name, NAMES)}, any 'wrn-D-W', 'timm:NAME'"
     )
+
+
+def choose_network(name: str, side: int, on_cpu: bool) -> str:
+    """`auto`: the paper's WRN-40-2, ResNet-50 for images above 64 pixels, and a small network on a CPU."""
+    if name != "auto":
+        return name
+    if on_cpu:
+        return "small"
+    return "wrn-40-2" if side <= 64 else "resnet-50"

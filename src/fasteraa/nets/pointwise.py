@@ -109,7 +109,7 @@ def pointwise_on(device: torch.device, kernels: bool) -> Pointwise:
     """By kernels if they are wanted and Triton works there, for float32 parameters; otherwise in plain torch."""
     if not (kernels and works_on(device)):
         return PLAIN
-    from fasteraa.nets.kernels import Fused
+    from fasteraa.nets.pointwise_triton import Fused
 
     return Fused()
 

@@ -18,9 +18,9 @@ from fasteraa.ops import Context, Op, Pair, hard_pillow, physical
 from fasteraa.ops.kernels import available, choose
 from fasteraa.ops.tone import look_up
 from fasteraa.ops.warp import LARGEST_SIDE, cut_at_border, move_points, nearest, scales, warp
-from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
-from fasteraa.policy.eager import eager
+from fasteraa.policy.no_compile import eager
+from fasteraa.policy.policy import Policy
 
 if TYPE_CHECKING:
     from fasteraa.ops.kernels.hard import Rules

@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from fasteraa.ops import Op, find
-from fasteraa.policy.artifact import Choice, Policy, Stage
+from fasteraa.policy.policy import Choice, Policy, Stage
 
 if TYPE_CHECKING:
     from fasteraa.ops.kernels.draw import Decoder

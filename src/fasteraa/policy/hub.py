@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fasteraa._version import __version__
-from fasteraa.errors import PolicyError, reason
-from fasteraa.policy.artifact import Policy
-from fasteraa.policy.card import PREVIEW, card
+from fasteraa.errors import PolicyError
+from fasteraa.policy.hub_card import PREVIEW, card
+from fasteraa.policy.policy import Policy
+from fasteraa.runtime.files import replacing, write_atomic
 
 FILE = "policy.json"
 
@@ -31,12 +32,10 @@ def save_folder(
     folder = Path(folder)
     policy.save(folder / FILE)
     text = card(policy, repo_id, license=license, tags=tags, preview=preview is not None)
-    try:
-        (folder / "README.md").write_text(text, encoding="utf-8")
-        if preview is not None:
-            shutil.copyfile(preview, folder / PREVIEW)
-    except OSError as error:
-        raise PolicyError(f"the folder {str(folder)!r} could not be written: {reason(error)}") from error
+    write_atomic(folder / "README.md", text, PolicyError)
+    if preview is not None:
+        with replacing(folder / PREVIEW, PolicyError) as partial:
+            shutil.copyfile(preview, partial)
 
 
 def push(
@@ -52,7 +51,7 @@ def push(
 ) -> str:
     """Make the repository if it is not there, commit the files in one go, return the address of the commit."""
     api = _api(endpoint, token)
-    with tempfile.TemporaryDirectory() as folder, _named_trouble(f"the policy could not be pushed to {repo_id!r}"):
+    with tempfile.TemporaryDirectory() as folder, _explain_hub_error(f"the policy could not be pushed to {repo_id!r}"):
         save_folder(policy, folder, repo_id=repo_id, **about)
         api.create_repo(repo_id, private=private, repo_type="model", exist_ok=True)
         done = api.upload_folder(
@@ -76,7 +75,7 @@ def pull(
     if Path(source).is_dir():
         return Policy.load(Path(source) / FILE)
     api = _api(endpoint, token)
-    with _named_trouble(f"no policy could be fetched from {str(source)!r}"):
+    with _explain_hub_error(f"no policy could be fetched from {str(source)!r}"):
         file = api.hf_hub_download(str(source), FILE, repo_type="model", revision=revision, cache_dir=cache_dir)
     return Policy.load(file)
 
@@ -92,7 +91,7 @@ def _api(endpoint: str | None, token: str | bool | None) -> Any:
 
 
 @contextmanager
-def _named_trouble(what: str) -> Iterator[None]:
+def _explain_hub_error(what: str) -> Iterator[None]:
     """One sentence for whatever the hub, the network or the name of the repository is to blame for."""
     try:
         yield

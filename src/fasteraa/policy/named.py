@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fasteraa.errors import PolicyError, choices_hint
 from fasteraa.ops import OPS, Span, select
-from fasteraa.policy.artifact import Choice, Policy, Stage, SubPolicy
+from fasteraa.policy.policy import Choice, Policy, Stage, SubPolicy
 
 # torchvision's names
 _TORCHVISION = {
@@ -45,6 +46,9 @@ _WIDE_SPANS = {
 }
 
 
+_COLOR_OPS = (
+    "solarize", "posterize", "invert", "contrast", "color", "brightness", "sharpness", "auto_contrast", "equalize",
+)  # fmt: skip
 # By how many % errors change when images meet an operation once: the mean of seven sets of images (results/designs).
 EFFECTS = {
     "shear_x": 0.4, "shear_y": -1.8, "translate_x": 0.4, "translate_y": 0.6, "rotate": 0.4, "solarize": -6.7,
@@ -53,10 +57,25 @@ EFFECTS = {
 }  # fmt: skip
 
 
+_RANDAUGMENT = re.compile(r"randaugment-(\d{1,3})-(\d{1,2}(?:\.\d{1,6})?)")
+
+
+def is_name(text: str) -> bool:
+    """Whether it names a policy, with or without settings."""
+    key = _key(text)
+    return key in _MAKERS or _RANDAUGMENT.fullmatch(key) is not None
+
+
+def _key(text: str) -> str:
+    return text.partition("(")[0].strip().lower()
+
+
 def named(name: str, **settings: Any) -> Policy:
-    """`named("randaugment", n=2, m=14)`, `named("randaugment(2, 14)")` or `named("randaugment(n=2, m=14)")`."""
-    key, _, inside = name.partition("(")
-    key, inside = key.strip().lower(), inside.strip()
+    """`named("randaugment-2-14")`, `named("randaugment", n=2, m=14)` or `named("randaugment(2, 14)")`."""
+    key, inside = _key(name), name.partition("(")[2].strip()
+    if (match := _RANDAUGMENT.fullmatch(key)) and not inside and not settings:
+        n, m = match.groups()
+        return randaugment(int(n), float(m) if "." in m else int(m))
     if key not in _MAKERS:
         raise PolicyError(f"unknown policy {name!r}: {choices_hint(key, NAMES)}")
     maker = _MAKERS[key]
@@ -104,6 +123,21 @@ def _autoaugment(which: str) -> Policy:
     return Policy(tuple(subs), f"autoaugment-{which}", _AUTOAUGMENT_SPANS)
 
 
+def autoaugment_cifar10() -> Policy:
+    """AutoAugment's policy for CIFAR-10: 25 sub-policies, mostly color."""
+    return _autoaugment("cifar10")
+
+
+def autoaugment_svhn() -> Policy:
+    """AutoAugment's policy for SVHN: 25 sub-policies, mostly shear and invert."""
+    return _autoaugment("svhn")
+
+
+def autoaugment_imagenet() -> Policy:
+    """AutoAugment's policy for ImageNet: 25 sub-policies, mostly posterize, equalize and rotate."""
+    return _autoaugment("imagenet")
+
+
 def _published_stage(name: str, probability: float, bin_: int | None) -> Stage:
     """torchvision counts strengths in bins 0..9."""
     op = _TORCHVISION[name]
@@ -124,7 +158,7 @@ def randaugment(n: int = 2, m: float = 9) -> Policy:
     if not isinstance(n, int) or n < 1 or not 0 <= m <= 30:
         raise PolicyError(f"randaugment needs n >= 1 and m in [0, 30], got n={n}, m={m}")
     stage = tuple(Choice(op, _ALL_BUT_ONE, _tenth(op, m / 30)) for op in _NO_SEARCH_OPS)
-    return Policy((SubPolicy((stage,) * n),), f"randaugment({n},{m})", _AUTOAUGMENT_SPANS)
+    return Policy((SubPolicy((stage,) * n),), f"randaugment-{n}-{m}", _AUTOAUGMENT_SPANS)
 
 
 def trivialaugment_wide() -> Policy:
@@ -148,6 +182,41 @@ def general(ops: Sequence[str] | None = None) -> Policy:
     """Every operation as often as it helped on seven kinds of images: for those who cannot search."""
     effects = EFFECTS if ops is None else {row.name: EFFECTS.get(row.name, 0.0) for row in select(ops)}
     return replace(weighted(effects), name="general")
+
+
+def general_or_trivial(ops: Sequence[str] | None = None) -> Policy:
+    """Half of the images go through `general`, half through TrivialAugment: what was not foreseen may help."""
+    return replace(_either(general(ops), trivialaugment_wide()), name="general-or-trivial")
+
+
+def _either(one: Policy, other: Policy) -> Policy:
+    """Half of the images go through one, half through the other (in the spans of the first)."""
+    halves = [
+        replace(sub, weight=sub.weight / sum(each.weight for each in policy.sub_policies))
+        for policy in (one, other)
+        for sub in policy.sub_policies
+    ]
+    return replace(one, sub_policies=tuple(halves))
+
+
+def uniform_x2(ops: Sequence[str] | None = None) -> Policy:
+    """Two passes of `uniform`."""
+    return replace(uniform(ops=ops).with_strength(2), name="uniform-x2")
+
+
+def uniform_x3(ops: Sequence[str] | None = None) -> Policy:
+    """Three passes of `uniform`."""
+    return replace(uniform(ops=ops).with_strength(3), name="uniform-x3")
+
+
+def uniform_half(ops: Sequence[str] | None = None) -> Policy:
+    """`uniform`, half as often."""
+    return replace(uniform(ops=ops).with_strength(probability=0.5), name="uniform-half")
+
+
+def color_ops_x2() -> Policy:
+    """Two passes of `uniform` with color operations alone: nothing moves."""
+    return replace(uniform(ops=_COLOR_OPS).with_strength(2), name="color-ops-x2")
 
 
 def weighted(effects: Mapping[str, float], caution: float = 8.0, dose: int = 2, warps: float = 0.35) -> Policy:
@@ -188,13 +257,41 @@ def _one(op: str, probability: float = 1.0, magnitude: float | None = None) -> S
 _MAKERS: dict[str, Callable[..., Policy]] = {
     "none": none,
     "cutout": cutout,
-    "autoaugment-cifar10": lambda: _autoaugment("cifar10"),
-    "autoaugment-svhn": lambda: _autoaugment("svhn"),
-    "autoaugment-imagenet": lambda: _autoaugment("imagenet"),
+    "autoaugment-cifar10": autoaugment_cifar10,
+    "autoaugment-svhn": autoaugment_svhn,
+    "autoaugment-imagenet": autoaugment_imagenet,
     "randaugment": randaugment,
     "trivialaugment-wide": trivialaugment_wide,
     "uniform": uniform,
     "general": general,
+    "general-or-trivial": general_or_trivial,
+    "uniform-x2": uniform_x2,
+    "uniform-x3": uniform_x3,
+    "uniform-half": uniform_half,
+    "color-ops-x2": color_ops_x2,
     "random": random,
 }
 NAMES = tuple(_MAKERS)
+# What races by default, and whether it can be made of a choice of operations.
+RACED = {
+    "none": False,
+    "trivialaugment-wide": False,
+    "uniform-x2": True,
+    "general-or-trivial": True,
+    "general": True,
+    "autoaugment-cifar10": False,
+    "randaugment-2-14": False,
+    "uniform": True,
+    "color-ops-x2": False,
+    "randaugment-3-14": False,
+    "uniform-half": True,
+    "autoaugment-svhn": False,
+    "autoaugment-imagenet": False,
+    "uniform-x3": True,
+}
+
+
+def descriptions() -> dict[str, str]:
+    """Every name with one line about it, for `fasteraa show --list`."""
+    lines = {name: (inspect.getdoc(maker) or "").splitlines()[0] for name, maker in _MAKERS.items()}
+    return {("randaugment-N-M" if name == "randaugment" else name): line for name, line in lines.items()}

@@ -14,7 +14,7 @@ from fasteraa.errors import PolicyError
 from fasteraa.images import check_batch
 from fasteraa.ops import Context, Op, Span, check_span, find, select, soft_mixture
 from fasteraa.ops.kernels import available, choose
-from fasteraa.policy.artifact import Choice, Policy, SubPolicy, check_colour
+from fasteraa.policy.policy import Choice, Policy, SubPolicy, check_colour
 
 _EDGE = 1e-4  # probabilities enter the logit squeezed into [_EDGE, 1 - _EDGE], so that 0 and 1 keep a gradient
 _NEGLIGIBLE = 1e-4  # choices with a smaller weight are left out of the frozen policy

@@ -19,9 +19,9 @@ from fasteraa.errors import ImageError
 from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_tensor
 from fasteraa.ops.kernels import works_on
 from fasteraa.policy.apply import apply_boxes, apply_draw, apply_mask, apply_masks, apply_pillow, apply_points
-from fasteraa.policy.artifact import Policy
 from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
-from fasteraa.policy.eager import eager
+from fasteraa.policy.no_compile import eager
+from fasteraa.policy.policy import Policy
 
 _KeyPoints: type | None = getattr(tv_tensors, "KeyPoints", None)  # torchvision >= 0.23
 _COMPANIONS = (tv_tensors.Mask, tv_tensors.BoundingBoxes, *((_KeyPoints,) if _KeyPoints is not None else ()))

@@ -10,15 +10,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from fasteraa.comparison.contenders import YARDSTICKS
+from fasteraa.comparison.per_op import PerOp
+from fasteraa.comparison.table import Comparison, Row, is_yardstick
 from fasteraa.errors import FasterAAError, RunError, reason
-from fasteraa.evaluate.arena import twice_words
-from fasteraa.evaluate.compare import YARDSTICKS, Comparison, Row, is_yardstick
-from fasteraa.evaluate.harm import Harms
-from fasteraa.evaluate.recipe import TrainRecipe
-from fasteraa.evaluate.statistics import Estimate, estimate, in_words
-from fasteraa.evaluate.verdict import epochs_in_words
-from fasteraa.policy.words import describe_sub_policy
-from fasteraa.search.folder import RunFolder
+from fasteraa.policy.describe import describe_sub_policy
+from fasteraa.runtime.files import write_atomic
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.split import twice_words
+from fasteraa.train.statistics import Estimate, estimate, p_words
 
 COLUMNS = ("policy", "error %", "n", *(f"against {name}" for name in YARDSTICKS), "search s", "training s")
 
@@ -52,7 +52,7 @@ def difference(found: Estimate | None, runs: int) -> str:
         return "-"
     spread = f" ± {found.half:.2f}" if math.isfinite(found.half) else ""
     mean = round(found.mean, 2) + 0.0  # no -0.00
-    words = [] if found.p is None else [in_words(found.p)]
+    words = [] if found.p is None else [p_words(found.p)]
     words += [] if found.n == runs else [f"n = {found.n}"]
     return f"{mean:+.2f}{spread}" + (f" ({', '.join(words)})" if words else "")
 
@@ -128,7 +128,7 @@ def _clear(row: Row, yardstick: str, sign: int) -> bool:
 def caption(comparison: Comparison) -> str:
     recipe, count = comparison.recipe, comparison.held_out_images
     cutout = f", cutout of {recipe.cutout} pixels after every policy but none" if recipe.cutout else ""
-    training = f"{recipe.network} on {comparison.train_images} images, {epochs_in_words(recipe.epochs)}{cutout}"
+    training = f"{recipe.network} on {comparison.train_images} images, {_epochs(recipe.epochs)}{cutout}"
     return (
         f"{comparison.data}: {training}; "
         f"error after the last epoch on {count} images ({comparison.held_out_from}), mean over seeds with its 95% "
@@ -148,10 +148,9 @@ def markdown_row(parts: Sequence[str]) -> str:
 
 def publish(comparison: Comparison, folder: Path) -> None:
     """comparison.json, comparison.md and comparison.svg."""
-    files = RunFolder(folder)
-    files.write(folder / "comparison.json", json.dumps(plain(comparison.to_dict()), indent=1) + "\n")
-    files.write(folder / "comparison.md", to_markdown(comparison))
-    files.write(folder / "comparison.svg", to_svg(comparison))
+    write_atomic(folder / "comparison.json", json.dumps(plain(comparison.to_dict()), indent=1) + "\n")
+    write_atomic(folder / "comparison.md", to_markdown(comparison))
+    write_atomic(folder / "comparison.svg", to_svg(comparison))
 
 
 def plain(value: Any) -> Any:
@@ -286,20 +285,19 @@ def ticks(low: float, high: float) -> list[float]:
 # --- what hurts ------------------------------------------------------------------------------------------------------
 
 
-def publish_harm(harms: Harms, folder: Path) -> None:
+def publish_per_op(measured: PerOp, folder: Path) -> None:
     """per_op.json and per_op.md."""
-    files = RunFolder(folder)
-    files.write(folder / "per_op.json", json.dumps(plain(_harm_dict(harms)), indent=1) + "\n")
-    files.write(folder / "per_op.md", harm_markdown(harms))
+    write_atomic(folder / "per_op.json", json.dumps(plain(_per_op_dict(measured)), indent=1) + "\n")
+    write_atomic(folder / "per_op.md", per_op_markdown(measured))
 
 
-def _harm_dict(harms: Harms) -> dict[str, Any]:
+def _per_op_dict(measured: PerOp) -> dict[str, Any]:
     """A policy by its name and hash; the numbers of its sub-policies count from 0, as in its file."""
     policies = [
         {"name": policy.name, "hash": policy.hash, "sub_policies": [asdict(each) for each in found]}
-        for policy, found in harms.policies
+        for policy, found in measured.policies
     ]
-    return {**vars(harms), "ops": [asdict(each) for each in harms.ops], "policies": policies}
+    return {**vars(measured), "ops": [asdict(each) for each in measured.ops], "policies": policies}
 
 
 _CHOOSE = (
@@ -308,21 +306,21 @@ _CHOOSE = (
 )
 
 
-def harm_markdown(harms: Harms) -> str:
+def per_op_markdown(measured: PerOp) -> str:
     """Loss of accuracy, in points, operation by operation and sub-policy by sub-policy."""
-    levels = sorted({level for each in harms.ops for level in each.at})
+    levels = sorted({level for each in measured.ops for level in each.at})
     lines = [
-        f"Accuracy on {harms.images} plain images ({harms.held_out_from}): {harms.accuracy:.2f}%. Points lost when "
-        "every image passes through one operation (95% interval over images in brackets); the network was trained "
-        f"without a policy.{_CHOOSE if harms.on_test_images else ''}",
+        f"Accuracy on {measured.images} plain images ({measured.held_out_from}): {measured.accuracy:.2f}%. Points lost "
+        "when every image passes through one operation (95% interval over images in brackets); the network was trained "
+        f"without a policy.{_CHOOSE if measured.on_test_images else ''}",
         "",
         "| operation | " + " | ".join(f"at {level:g}" for level in levels) + " |",
         "|---|" + "---|" * len(levels),
     ]
-    for each in harms.ops:
+    for each in measured.ops:
         shown = [f"{each.at[v].points:+.1f} (±{each.at[v].half:.1f})" if v in each.at else "" for v in levels]
         lines.append(f"| {each.op} | {' | '.join(shown)} |")
-    for policy, found in harms.policies:
+    for policy, found in measured.policies:
         lines += [
             "",
             f"Sub-policies of {policy.name}, the most harmful first:",
@@ -335,3 +333,7 @@ def harm_markdown(harms: Harms) -> str:
             lost = f"{harm.drop.points:+.1f} (±{harm.drop.half:.1f})"
             lines.append(markdown_row([lost, f"{harm.number + 1}. {words}"]))
     return "\n".join(lines) + "\n"
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' * (count > 1)}"

@@ -16,8 +16,8 @@ from fasteraa.data.named import NAMES
 from fasteraa.data.resolve import SAMPLE
 from fasteraa.errors import FasterAAError
 from fasteraa.images import to_pillow
-from fasteraa.policy.artifact import Policy
-from fasteraa.policy.words import describe_sub_policy
+from fasteraa.policy.describe import describe_sub_policy
+from fasteraa.policy.policy import Policy
 from fasteraa.report.preview import alternating, augmented
 
 COLUMNS, MOST_ROWS = 6, 20

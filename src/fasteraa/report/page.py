@@ -21,18 +21,19 @@ from torch import Tensor
 
 from fasteraa._version import __version__
 from fasteraa.ops import OPS
-from fasteraa.policy.artifact import Choice, Policy
-from fasteraa.policy.words import describe_choice, describe_sub_policy, strength_words
+from fasteraa.policy.describe import describe_choice, describe_sub_policy, strength_words
+from fasteraa.policy.policy import Choice, Policy
 from fasteraa.report.charts import Series, chart, spark
 from fasteraa.report.comparison import COLUMNS, caption, sentence, table_rows, to_svg
 from fasteraa.report.gallery import Strip, data_uri, images_of, strips
-from fasteraa.report.story import CALIBRATING, EARLY, FINISHED, METRICS, SEARCHING, Story, read_story
+from fasteraa.report.run_record import EARLY, FINISHED, METRICS, RACING, SEARCHING, RunRecord, read_run
 from fasteraa.report.summary import changes
-from fasteraa.search.folder import RunFolder
+from fasteraa.runtime.files import write_atomic
+from fasteraa.runtime.run_folder import RunFolder
 
 STATES = {
     SEARCHING: "The search is under way, or was stopped",
-    CALIBRATING: "The search has ended; how much of the policy to apply is being measured, or that was stopped",
+    RACING: "The search has ended; how much of the policy to apply is being measured, or that was stopped",
     EARLY: "The search ended early",
     FINISHED: "The search is finished",
 }
@@ -47,7 +48,7 @@ class Options:
     data_root: Path | None = None
     _images: dict[Any, Tensor | None] = field(default_factory=dict)
 
-    def images(self, story: Story) -> Tensor | None:
+    def images(self, story: RunRecord) -> Tensor | None:
         """Read once, however often the page is made."""
         facts = provenance(story)
         name, size, seed = dig(facts, "data", "name"), dig(facts, "data", "size"), 0
@@ -69,11 +70,11 @@ class Options:
 
 def write_report(run: Path, out: Path, options: Options | None = None) -> None:
     """Make the page of a run; all of it or nothing."""
-    RunFolder(out.parent).write(out, make_page(run, options or Options()))
+    write_atomic(out, make_page(run, options or Options()))
 
 
 def make_page(run: Path, options: Options, live: bool = False) -> str:
-    story = read_story(run, options.comparison)
+    story = read_run(run, options.comparison)
     script = _part("page.js")
     template = _environment().from_string(_part("page.html"))
     return template.render(
@@ -93,7 +94,7 @@ def _part(name: str) -> str:
     return files("fasteraa.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def view(story: Story, options: Options) -> dict[str, Any]:
+def view(story: RunRecord, options: Options) -> dict[str, Any]:
     """Everything the template shows."""
     facts = provenance(story)
     found, policy = story.found, story.policy
@@ -102,7 +103,7 @@ def view(story: Story, options: Options) -> dict[str, Any]:
         "title": f"Augmentation for {dig(facts, 'data', 'name') or story.folder.resolve().name}",
         "version": __version__,
         "state": STATES[story.state],
-        "unfinished": story.state in (SEARCHING, CALIBRATING),
+        "unfinished": story.state in (SEARCHING, RACING),
         "done": len(story.metrics),
         "planned": story.planned,
         "facts": list(_facts(story, facts)),
@@ -127,7 +128,7 @@ def view(story: Story, options: Options) -> dict[str, Any]:
     }
 
 
-def provenance(story: Story) -> dict[str, Any]:
+def provenance(story: RunRecord) -> dict[str, Any]:
     """Where the policy says it comes from; before there is one, what its start tells."""
     told = story.policy or story.start
     return {} if told is None else dict(told.provenance)
@@ -155,7 +156,7 @@ def duration(seconds: Any) -> str | None:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _facts(story: Story, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
+def _facts(story: RunRecord, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
     data, size = dig(facts, "data"), dig(facts, "data", "size")
     if dig(data, "name") is not None:
         sides = f" at {size[0]} x {size[1]} pixels" if isinstance(size, list) and len(size) == 2 else ""
@@ -201,7 +202,7 @@ _CHARTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 )
 
 
-def _charts(story: Story) -> list[dict[str, Any]]:
+def _charts(story: RunRecord) -> list[dict[str, Any]]:
     shown = []
     for title, about, lines in _CHARTS:
         series: list[Series] = [
@@ -215,7 +216,7 @@ def _charts(story: Story) -> list[dict[str, Any]]:
     return shown
 
 
-def _masses(story: Story) -> list[dict[str, Any]]:
+def _masses(story: RunRecord) -> list[dict[str, Any]]:
     """A row per operation, from the one that gained most to the one that lost most."""
     if story.masses:
         pairs = [(op, path[0], path[-1], path) for op, path in story.masses.items()]
@@ -356,7 +357,7 @@ def _effects(of: Any) -> list[tuple[str, float, float]]:
     return sorted(found, key=lambda each: each[1])
 
 
-def _comparison(story: Story) -> dict[str, Any] | None:
+def _comparison(story: RunRecord) -> dict[str, Any] | None:
     found = story.comparison
     if found is None:
         return None
@@ -391,7 +392,7 @@ def _gallery(images: Tensor | None, policy: Policy | None, found: Policy | None)
 _FLAGS = ("device", "no-calibrate", "calibrate-minutes", "calibrate-network", "calibrate-epochs")
 
 
-def _command(story: Story, facts: dict[str, Any]) -> str:
+def _command(story: RunRecord, facts: dict[str, Any]) -> str:
     """With the source as it was given; a run from Python may have had an object that only has a name."""
     known = story.asked_for
     name = dig(facts, "data", "name")
@@ -411,7 +412,7 @@ def _quoted(text: str) -> str:
     return text if re.fullmatch(r"[\w./:-]+", text) else "'" + text.replace("'", "'\\''") + "'"
 
 
-def _code(story: Story) -> list[tuple[str, str]]:
+def _code(story: RunRecord) -> list[tuple[str, str]]:
     load, pool = _beginning(story)
     file = str(RunFolder(story.folder).policy)
     return [
@@ -432,7 +433,7 @@ def _code(story: Story) -> list[tuple[str, str]]:
     ]
 
 
-def _code_for_masks(story: Story) -> list[tuple[str, str]]:
+def _code_for_masks(story: RunRecord) -> list[tuple[str, str]]:
     """Where image and mask share a draw; what comes from outside the image counts for no class."""
     load, pool = _beginning(story)
     options = ", ".join([*pool, "mask_fill=255"])
@@ -451,7 +452,7 @@ def _code_for_masks(story: Story) -> list[tuple[str, str]]:
     ]
 
 
-def _beginning(story: Story) -> tuple[str, list[str]]:
+def _beginning(story: RunRecord) -> tuple[str, list[str]]:
     """The lines that load the policy, and what its transforms must be given."""
     pairs = story.policy is not None and "sample_pairing" in story.policy.ops
     file = str(RunFolder(story.folder).policy)

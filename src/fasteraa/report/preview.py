@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fasteraa.images import to_pillow
 from fasteraa.policy.apply import apply_draw, apply_masks
-from fasteraa.policy.artifact import Policy, SubPolicy
+from fasteraa.policy.describe import describe_sub_policy
 from fasteraa.policy.draw import plan_of
-from fasteraa.policy.words import describe_sub_policy
+from fasteraa.policy.policy import Policy, SubPolicy
 
 _TILE = 64  # the least side of a shown image
 _ROWS = 6  # of augmented images, where there is more to see than a row for each sub-policy shows

@@ -15,8 +15,8 @@ from typing import Any
 
 from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.report.page import Options, make_page
-from fasteraa.report.story import check_is_run, status, version
-from fasteraa.search.folder import RunFolder
+from fasteraa.report.run_record import check_is_run, status, version
+from fasteraa.runtime.run_folder import RunFolder
 
 HOST = "127.0.0.1"
 HTML, JSON = "text/html; charset=utf-8", "application/json"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fasteraa.policy.artifact import Policy
+from collections.abc import Sequence
+
+from fasteraa.methods.op_effects import Effects
+from fasteraa.policy.policy import Policy
+from fasteraa.selection.result import Result, Row
 
 
 def mass(policy: Policy) -> dict[str, float]:
@@ -21,19 +25,69 @@ def changes(start: Policy, found: Policy) -> list[tuple[str, float, float]]:
     return sorted(rows, key=lambda row: row[1] - row[2])
 
 
-def summarise(start: Policy, found: Policy) -> str:
-    """The sub-policies, and which operations gained and which were suppressed against the start."""
-    rows = changes(start, found)
+_BAR = 24  # columns of the longest bar
+
+
+def summarise(result: Result) -> str:
+    """The recommendation first, then the candidates as bars, then which operations help and harm."""
+    parts = [recommendation(result)]
+    if result.table:
+        parts.append(_bars(result.table))
+    if result.effects is not None:
+        parts.append(_effects(result.effects))
+    if result.race is None or result.chosen.startswith("faster-aa"):
+        parts.append(gradient_summary(result))
+    parts.append(result.policy.describe())
+    return "\n\n".join(part for part in parts if part)
+
+
+def recommendation(result: Result) -> str:
+    if result.race is not None:
+        return result.race.sentence()
+    method = f"Use {result.chosen}: it is what its method proposes, and was not raced."
+    return " ".join(filter(None, (method, result.note, _early(result))))
+
+
+def _early(result: Result) -> str:
+    for details in result.details.values():
+        if not details.get("finished", True):
+            done, planned = len(details["epochs"]), details["planned"]
+            return f"The gradient search ended early, after {done} of {planned} epochs (--resume continues)."
+    return ""
+
+
+def _bars(table: Sequence[Row]) -> str:
+    width = max(len(row.label) for row in table)
+    top = max(row.error for row in table)
+    lines = [f"  {'':{width}}  {'':{_BAR}}  error %    loss  trainings"]
+    for row in table:
+        bar = "\u2588" * max(1, round(_BAR * row.error / top)) if top else ""
+        shown = "failed" if row.failed else "eliminated" if row.eliminated else bar
+        lines.append(f"  {row.label:{width}}  {shown:{_BAR}}  {row.error:7.1f}  {row.loss:6.3f}  {row.trainings:9d}")
+    return "\n".join(lines)
+
+
+def _effects(effects: Effects) -> str:
+    return (
+        f"Operations on these images, change of the loss in % when an image is transformed once (± two standard "
+        f"errors, {effects.trainings} trainings):\n  {effects.words()}"
+    )
+
+
+def gradient_summary(result: Result) -> str:
+    """Which operations gained and which were suppressed by the critic; empty without a gradient search."""
+    policies = {each.label: each.policy for each in result.candidates}
+    if "faster-aa" not in policies or "faster-aa-start" not in policies:
+        return ""
+    rows = changes(policies["faster-aa-start"], policies["faster-aa"])
     gained = [f"{name} ({a:.1%} to {b:.1%})" for name, a, b in rows if b > 1.25 * a and b > 0.005]
     lost = [f"{name} ({a:.1%} to {b:.1%})" for name, a, b in reversed(rows) if b < 0.5 * a and a > 0.005]
-    total_before, total_after = sum(a for _, a, _ in rows), sum(b for _, _, b in rows)
+    before, after = sum(a for _, a, _ in rows), sum(b for _, _, b in rows)
     return "\n".join(
         [
-            found.describe(),
-            "",
-            "How often an image meets an operation in a stage, start to end:",
+            "How often a stage of the gradient search's policy applies an operation, start to end:",
             f"  gained:     {', '.join(gained) or 'none'}",
             f"  suppressed: {', '.join(lost) or 'none'}",
-            f"  any at all: {total_before:.1%} to {total_after:.1%}",
+            f"  any at all: {before:.1%} to {after:.1%}",
         ]
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fasteraa.reproduce.declare import DATA, OURS, Line, Search, Table, find_recipe
+from fasteraa.reproduce.schema import DATA, OURS, Line, Search, Table, find_recipe
 
 CALIBRATED = "calibrated search"
 MINUTES = 1.5  # of calibration

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fasteraa.evaluate.statistics import Estimate, estimate, paired
-from fasteraa.reproduce.declare import Line, Table
+from fasteraa.reproduce.schema import Line, Table
+from fasteraa.train.statistics import Estimate, estimate, paired
 
 
 @dataclass(frozen=True)

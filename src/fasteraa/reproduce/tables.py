@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from fasteraa.errors import ConfigError, choices_hint
-from fasteraa.reproduce.declare import FULL, OURS, Line, Search, Table, search_on
 from fasteraa.reproduce.quality import QUALITY
+from fasteraa.reproduce.schema import FULL, OURS, Line, Search, Table, search_on
 
 CIFAR10, CIFAR100, SVHN, IMAGENET = (search_on(name) for name in ("cifar10", "cifar100", "svhn", "imagenet"))
 

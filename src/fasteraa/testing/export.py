@@ -19,7 +19,7 @@ from PIL import Image
 
 from fasteraa.export import TARGETS, write
 from fasteraa.ops import Op, Pair, hard_pillow
-from fasteraa.policy.artifact import Choice, Policy, SubPolicy
+from fasteraa.policy.policy import Choice, Policy, SubPolicy
 from fasteraa.testing.ops import KINDS, picture
 
 Array = Any  # uint8 (H, W, 3)

@@ -33,7 +33,7 @@ from fasteraa.ops.forward import Spans, soft_mixture
 from fasteraa.ops.kernels.hard import _span_of
 from fasteraa.ops.kernels.soft_backward import ABSENT, NONE, STRAIGHT, SUMS, TRUE, _finish, _moments, _spread
 from fasteraa.ops.kernels.soft_forward import _mix, _survey
-from fasteraa.ops.kernels.weigh import Weigh
+from fasteraa.ops.kernels.soft_weights import Weigh
 
 # the kernels' names of the operations they know; each gets the operation's column in the policy, or -1
 TWINS: dict[str, Op] = {

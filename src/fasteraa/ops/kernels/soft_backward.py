@@ -24,7 +24,7 @@ from fasteraa.ops.kernels.soft_forward import (
     _stretched,
     _turned,
 )
-from fasteraa.ops.kernels.weigh import EXTRAS
+from fasteraa.ops.kernels.soft_weights import EXTRAS
 
 # how an operation's magnitude gets its gradient; ABSENT is one that has no twin
 ABSENT, NONE, TRUE, STRAIGHT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fasteraa.ops.kernels.weigh import EXTRAS
+from fasteraa.ops.kernels.soft_weights import EXTRAS
 
 # --- what all kernels share ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,269 @@
+"""The product: `search`, `race` and `compare`. The command line parses, calls one of these and prints.
+
+Methods propose policies, a runner judges them by training, the race decides.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fasteraa.comparison.contenders import jobs_of, parse_contenders
+from fasteraa.comparison.per_op import per_op as measure_per_op
+from fasteraa.comparison.table import Comparison, tabulate
+from fasteraa.data import ImageSet, load
+from fasteraa.data.decode import CPU_SIDE
+from fasteraa.data.image_folder import check_beside
+from fasteraa.errors import ConfigError, OutOfTime, Stopped
+from fasteraa.methods import DEFAULT_METHODS, Budget, Candidate, Method, make_methods
+from fasteraa.methods.config import SearchConfig, check_same, read_config
+from fasteraa.methods.faster_aa.run import check_critic
+from fasteraa.methods.task import Task
+from fasteraa.policy.named import named
+from fasteraa.policy.policy import Policy
+from fasteraa.policy.resolve import load_policy
+from fasteraa.report.comparison import publish, publish_per_op
+from fasteraa.report.outputs import write_result
+from fasteraa.runtime.device import device_name, find_device
+from fasteraa.runtime.lock import exclusive
+from fasteraa.runtime.progress import Progress, Silent
+from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.selection.config import RaceConfig, write_settings
+from fasteraa.selection.pipeline import propose_and_race
+from fasteraa.selection.result import Result
+from fasteraa.train.recipe import TrainRecipe, check_network, choose_recipe
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner import Runner, Say, make_runner, run_jobs
+from fasteraa.train.split import Split, open_split
+
+
+def search(
+    source: Any = None,
+    config: SearchConfig | None = None,
+    *,
+    methods: str | Sequence[str | Method] = DEFAULT_METHODS,
+    race: RaceConfig | bool = True,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    minutes: float | None = None,
+    engine: str = "local",
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Find the policy to use for labelled images: methods propose, short trainings on held-out images decide.
+
+    `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
+    Dataset of (image, label) or (image, mask)); None is the embedded sample. Without a race (`race=False`, or images
+    with masks) the policy is that of the first method. With `out` everything is kept in that folder, and `resume`
+    continues a run found there. `minutes` limits everything together. With `RaceConfig(trainings=N)` the same seed and
+    settings give the same policy on the same machine.
+    """
+    config, progress = config or SearchConfig(), progress or Silent()
+    settings = RaceConfig() if race is True else race or None
+    chosen_methods = make_methods(methods)
+    end = _end_of(minutes)
+    _check_names(config, settings, device)
+    folder = RunFolder(Path(out)) if out is not None else None
+    if folder is not None:
+        check_beside(source, folder.path)
+        _open(folder, config, resume)
+    elif resume:
+        raise ConfigError("resume needs the folder of the run: out=...")
+    with ExitStack() as stack:
+        if folder is not None:
+            stack.enter_context(exclusive(folder.path))
+        data = _load(source, config, device, data_root)
+        task = Task(data, config, device, folder=folder, resume=resume, progress=progress)
+        if folder is not None:
+            write_settings(folder, config, settings, [method.name for method in chosen_methods])
+            if not resume:
+                folder.keep_source(source, data_root)
+        with _stop_says_how_to_continue(folder):
+            result = propose_and_race(task, chosen_methods, settings, end, engine, jobs)
+        if folder is not None:
+            write_result(result, folder, source, config, data_root)
+    return result
+
+
+def race(
+    candidates: Sequence[str | Policy | Candidate] | str,
+    source: Any = None,
+    config: SearchConfig | None = None,
+    *,
+    race: RaceConfig | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    engine: str = "local",
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Race these policies (names, files, policies) on the images: which of them is best to train with?"""
+    given = [part.strip() for part in candidates.split(",")] if isinstance(candidates, str) else list(candidates)
+    return search(
+        source,
+        config,
+        methods=[Given([_candidate(each) for each in given])],
+        race=race or RaceConfig(),
+        out=out,
+        resume=resume,
+        device=device,
+        data_root=data_root,
+        engine=engine,
+        jobs=jobs,
+        progress=progress,
+    )
+
+
+@dataclass
+class Given(Method):
+    """Candidates that somebody brings; `none` is always among them."""
+
+    given: Sequence[Candidate]
+    name: str = field(default="given", init=False)
+
+    def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
+        known = any(each.policy.hash == named("none").hash for each in self.given)
+        return [*([] if known else [Candidate("none", named("none"))]), *self.given]
+
+
+def _candidate(given: str | Policy | Candidate) -> Candidate:
+    if isinstance(given, Candidate):
+        return given
+    policy = given if isinstance(given, Policy) else load_policy(given)
+    return Candidate(policy.name, policy)
+
+
+# --- a search, step by step ------------------------------------------------------------------------------------------
+
+
+def _check_names(config: SearchConfig, race: RaceConfig | None, device: str) -> None:
+    """Before images are read: a wrong name would be noticed after the work."""
+    find_device(device)
+    check_critic(config)
+    if race is not None and race.network is not None:
+        check_critic(SearchConfig(critic=race.network, size=config.size))
+
+
+def _open(folder: RunFolder, config: SearchConfig, resume: bool) -> None:
+    if not resume:
+        folder.open_new()
+        return
+    folder.check_old()
+    check_same(config, read_config(folder.config), folder.path, but=("batch_size",))  # images may be fewer
+
+
+def _load(source: Any, config: SearchConfig, device: str, data_root: str | Path | None) -> ImageSet:
+    if isinstance(source, ImageSet):
+        return source
+    return load(
+        source,
+        size=config.size,
+        largest=CPU_SIDE if find_device(device).type == "cpu" else None,
+        subset=config.subset,
+        classes=config.classes,
+        held_out=config.held_out,
+        seed=config.seed,
+        data_root=data_root,
+        broken_budget=config.broken_budget,
+        ignore_index=config.ignore_index,
+    )
+
+
+def _end_of(minutes: float | None) -> float:
+    """The moment (time.monotonic()) at which so many minutes will have passed."""
+    if minutes is not None and not minutes >= 0:
+        raise ConfigError(f"minutes must be at least 0, got {minutes}")
+    return math.inf if minutes is None else time.monotonic() + 60 * minutes
+
+
+@contextmanager
+def _stop_says_how_to_continue(folder: RunFolder | None) -> Iterator[None]:
+    try:
+        yield
+    except (Stopped, KeyboardInterrupt) as stopped:
+        if folder is None or (isinstance(stopped, Stopped) and "--resume" in str(stopped)):
+            raise
+        number = stopped.signal if isinstance(stopped, Stopped) else next(iter(stopped.args), signal.SIGINT)
+        raise Stopped(
+            f"stopped; everything that was finished is kept in {str(folder.path)!r}: add --resume to continue", number
+        ) from None
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+
+
+def compare(
+    source: Any = None,
+    policies: str | Sequence[str | Policy] = "none,trivialaugment-wide,uniform",
+    *,
+    out: str | Path,
+    seeds: int = 3,
+    recipe: TrainRecipe | None = None,
+    network: str = "auto",
+    train: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    device: str = "auto",
+    max_minutes: float | None = None,
+    per_op: bool = False,
+    engine: str = "local",
+    command: str | None = None,
+    say: Say = print,
+    **data: Any,
+) -> Comparison:
+    """Train a network with each policy and seed, and put the errors side by side. Finished runs are not run again.
+
+    `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
+    labels. `network` is for where there is no `recipe`; `train` changes settings of the recipe. Runs that failed are
+    left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
+    """
+    until = math.inf if max_minutes is None else time.time() + 60 * _checked(max_minutes)
+    if recipe is not None:
+        check_network(recipe, network)
+    if seeds < 1:
+        raise ConfigError(f"seeds must be at least 1, got {seeds}")
+    contenders, folder = parse_contenders(policies, seeds), Path(out)
+    with make_runner(engine, RunCache(folder), device=device, jobs=jobs, command=command) as runner:
+        split = open_split(source, folder=folder, **data)
+        runner.cache.open()
+        for warning in split.warnings:
+            say(warning)
+        recipe = recipe or choose_recipe(len(split.train), min(split.train.size), device, network)
+        recipe = TrainRecipe.make({**recipe.plain(), **(train or {})})
+        planned = jobs_of(contenders, recipe, range(seeds), split)
+        say(_what_comes(split, recipe, device, len(planned)))
+        with exclusive(folder):
+            try:
+                run_jobs(runner, planned, say, until)
+            finally:  # a table of what is there, also on Ctrl-C
+                comparison = tabulate(runner.cache, split, contenders, recipe, range(seeds), device)
+                publish(comparison, folder)
+            if per_op:
+                try:
+                    publish_per_op(measure_per_op(runner, split, recipe, contenders, until), folder)  # type: ignore[arg-type]
+                except OutOfTime:
+                    say("per operation: time is up, nothing was measured; give the same command again to continue")
+    return comparison
+
+
+def _checked(minutes: float) -> float:
+    if not minutes >= 0:
+        raise ConfigError(f"max_minutes must be at least 0, got {minutes}")
+    return minutes
+
+
+def _what_comes(split: Split, recipe: TrainRecipe, device: str, count: int) -> str:
+    height, width = split.train.size
+    return (
+        f"{split.train.name}: {len(split.train)} images at {height}x{width}, {count} runs of {recipe.network} for "
+        f"{recipe.epochs} epochs on {device_name(device)}; measured on {len(split.held_out)} images ({split.name})"
+    )

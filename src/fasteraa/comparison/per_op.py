@@ -1,0 +1,191 @@
+"""What hurts: how much worse a trained network guesses when held-out images pass through an operation.
+
+A network that never saw an operation fails on its images as far as they lie from the data; that tells which
+operations leave the data, not by itself which ones help training.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Generator, Tensor
+
+from fasteraa.comparison.contenders import Contender
+from fasteraa.data.batches import Normalise
+from fasteraa.data.lazy_set import Images, LazyImageSet
+from fasteraa.errors import RunError, Stopped
+from fasteraa.nets import build
+from fasteraa.ops import OPS, Op, Span
+from fasteraa.policy.apply import augment
+from fasteraa.policy.named import named
+from fasteraa.policy.policy import Choice, Policy, SubPolicy
+from fasteraa.train.job import TrainJob, make_job
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.runner.local import LocalRunner
+from fasteraa.train.split import Split
+from fasteraa.train.worker_batches import MEASURED
+
+_MOST = {"cpu": 1_000, "cuda": 5_000}  # held-out images that are measured: enough for intervals of a point or two
+MAGNITUDES = (0.1, 0.25, 0.5, 0.75, 1.0)
+Guess = Callable[[Tensor], Tensor]  # uint8 images (b, 3, H, W) -> class numbers (b,)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Loss of accuracy in points; `half` is half of its 95% interval over images."""
+
+    points: float
+    half: float
+
+
+@dataclass(frozen=True)
+class OpHarm:
+    op: str
+    at: dict[float, Drop]  # unit magnitude -> drop; only 1.0 where the operation has no magnitude
+
+
+@dataclass(frozen=True)
+class SubPolicyHarm:
+    number: int  # place in the policy
+    drop: Drop
+
+
+@dataclass(frozen=True)
+class PerOp:
+    """All that `compare --per-op` measures, and on which images."""
+
+    accuracy: float  # % of the plain images
+    images: int
+    held_out_from: str
+    on_test_images: bool
+    ops: Sequence[OpHarm]
+    policies: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
+
+
+class CleanNetwork:
+    """A network's guesses on held-out images, plain and augmented."""
+
+    def __init__(self, guess: Guess, images: Tensor, labels: Tensor, seed: int = 0, batch: int = 512):
+        self.guess, self.images, self.labels, self.seed, self.batch = guess, images, labels, seed, batch
+        self.plain = self._right(None)
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * float(self.plain.mean())
+
+    def drop(self, policy: Policy) -> Drop:
+        """Image by image against the plain ones, so the interval is that of a paired difference."""
+        lost = self.plain - self._right(policy)
+        error = float(lost.std()) / math.sqrt(len(lost)) if len(lost) > 1 else math.inf
+        return Drop(100 * float(lost.mean()), 100 * 1.96 * error)
+
+    @torch.no_grad()
+    def _right(self, policy: Policy | None) -> Tensor:
+        generator = Generator(self.images.device).manual_seed(self.seed)
+        right = []
+        for images, labels in zip(
+            torch.split(self.images, self.batch), torch.split(self.labels, self.batch), strict=True
+        ):
+            seen = images if policy is None else augment(policy, images, generator, pool=self.images)
+            right.append((self.guess(seen) == labels).double())
+        return torch.cat(right)
+
+
+def harm_of_ops(
+    network: CleanNetwork,
+    ops: Sequence[Op],
+    magnitudes: Sequence[float] = MAGNITUDES,
+    spans: dict[str, Span] | None = None,
+) -> list[OpHarm]:
+    """Each operation alone, always applied, at rising magnitudes; the most harmful first."""
+    found = []
+    for row in ops:
+        levels = tuple(magnitudes) if row.span else (1.0,)
+        at = {level: network.drop(_always(row, level if row.span else None, spans or {})) for level in levels}
+        found.append(OpHarm(row.name, at))
+    return sorted(found, key=lambda each: -max(drop.points for drop in each.at.values()))
+
+
+def _always(row: Op, magnitude: float | None, spans: dict[str, Span]) -> Policy:
+    kept = {name: span for name, span in spans.items() if name == row.name}
+    return Policy((SubPolicy(((Choice(row.name, 1.0, magnitude),),)),), row.name, kept)
+
+
+def harm_of_sub_policies(network: CleanNetwork, policy: Policy) -> list[SubPolicyHarm]:
+    """Each sub-policy alone, as it is drawn; the most harmful first."""
+    found = [
+        SubPolicyHarm(number, network.drop(replace(policy, sub_policies=(replace(sub, weight=1.0),))))
+        for number, sub in enumerate(policy.sub_policies)
+        if sub.weight > 0
+    ]
+    return sorted(found, key=lambda each: -each.drop.points)
+
+
+# --- the network ---------------------------------------------------------------------------------------------------
+
+
+def per_op(
+    runner: LocalRunner, split: Split, recipe: TrainRecipe, contenders: Sequence[Contender], until: float = math.inf
+) -> PerOp:
+    """Every operation, and every sub-policy of the contenders.
+
+    OutOfTime if the moment `until` (time.time()) comes before the network is trained; it continues next time.
+    """
+    network = clean_network(runner, split, recipe, until)
+    ops = harm_of_ops(network, list(OPS.values()))
+    policies = [_labelled(each) for each in contenders]
+    subs = [(policy, harm_of_sub_policies(network, policy)) for policy in policies if len(policy.sub_policies) > 1]
+    return PerOp(network.accuracy, len(network.labels), split.name, not split.share, ops, subs)
+
+
+def _labelled(contender: Contender) -> Policy:
+    """By the label of its row: policies that were found on the same data have the same name."""
+    count = len({policy.hash for policy in contender.policies})
+    label = contender.label if count == 1 else f"{contender.label} (the first of {count})"
+    return replace(contender.policy(0), name=label)
+
+
+def clean_network(runner: LocalRunner, split: Split, recipe: TrainRecipe, until: float = math.inf) -> CleanNetwork:
+    """Trained with `none` and seed 0, or loaded, if that was done before."""
+    job = make_job("none", named("none"), recipe, 0, split)
+    file = runner.cache.folder / "networks" / f"none-0-{job.key}.pt"
+    if not file.exists():
+        _train(runner, job, file, until)
+    network = build(recipe.network, len(split.train.classes), min(split.train.size))
+    try:
+        network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    except Exception as error:
+        raise RunError(f"the network {str(file)!r} cannot be read: remove it to train it again") from error
+    network = network.to(runner.device).eval()
+    normalise = Normalise.of(_images(split.train)).to(runner.device)
+
+    def guess(images: Tensor) -> Tensor:
+        logits: Tensor = network(normalise(images.float() / 255))
+        return logits.argmax(1)
+
+    most = _MOST.get(runner.device.type, 1_000)
+    measured = split.held_out.subset(most, 0) if len(split.held_out) > most else split.held_out
+    measured = measured.decoded() if isinstance(measured, LazyImageSet) else measured
+    return CleanNetwork(guess, measured.images.to(runner.device), measured.labels.to(runner.device))
+
+
+def _train(runner: LocalRunner, job: TrainJob, file: Path, until: float) -> None:
+    try:
+        (outcome,) = runner.train_group([job], until=lambda: until, keep_network=file)
+    except KeyboardInterrupt as error:
+        raise Stopped(
+            "stopped while a network was trained to measure operations: give the same command again to continue",
+            next(iter(error.args), signal.SIGINT),
+        ) from None
+    if outcome.failed:
+        raise RunError(f"there is no network to measure operations with, none, seed 0: {outcome.failed}")
+
+
+def _images(data: Images) -> Tensor:
+    """What a training takes mean and spread from."""
+    return data.sample(MEASURED) if isinstance(data, LazyImageSet) else data.images

@@ -1,0 +1,37 @@
+"""How policies are proposed: a method is one file. Methods propose, runners judge, the race decides.
+
+A new method is a subclass of `Method` in a file of its own and a line in `METHODS`, or, from another package, an entry
+point in the group `fasteraa.methods`. `fasteraa.testing.methods` has the checks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fasteraa.errors import ConfigError
+from fasteraa.methods.method import Budget, Candidate, Expected, Method
+from fasteraa.runtime.registry import Registry
+
+METHODS = Registry(
+    "method",
+    "fasteraa.methods",
+    {
+        "faster-aa": "fasteraa.methods.faster_aa:FasterAA",
+        "op-effects": "fasteraa.methods.op_effects:OpEffects",
+        "published": "fasteraa.methods.published:Published",
+    },
+)
+DEFAULT_METHODS = ("faster-aa", "op-effects", "published")
+__all__ = ["DEFAULT_METHODS", "METHODS", "Budget", "Candidate", "Expected", "Method", "make_methods"]
+
+
+def make_methods(names: str | Sequence[str | Method]) -> list[Method]:
+    """`faster-aa,published`, or a list of names and of methods."""
+    parts = [part.strip() for part in names.split(",") if part.strip()] if isinstance(names, str) else list(names)
+    if not parts:
+        raise ConfigError(f"a search needs a method; choices: {', '.join(METHODS.names())}")
+    methods = [part if isinstance(part, Method) else METHODS.load(part)() for part in parts]
+    twice = [method.name for method in methods if [each.name for each in methods].count(method.name) > 1]
+    if twice:
+        raise ConfigError(f"the method {twice[0]!r} was given twice")
+    return methods

@@ -1,0 +1,197 @@
+"""The settings of a search; a TOML file and the command line override them by name.
+
+The defaults are the paper's, but for `objective` ("paper" is its own), `chunk_size` (8, on ImageNet 16), `critic_norm`
+("batch"), and `epochs` where images are few. docs/how-it-works.md says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fasteraa.errors import ConfigError, FasterAAError, RunError
+from fasteraa.ops import Span, check_span, find, select
+from fasteraa.policy.policy import check_colour
+from fasteraa.runtime.settings import Settings, setting
+
+NORMS = ("none", "batch")
+PRECISIONS = ("auto", "bf16", "tf32", "float32")
+OBJECTIVES = ("paper", "diverse")
+LEAST_BATCH = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(Settings):
+    """What a search does. `about` of each field is its help on the command line."""
+
+    seed: int = setting(0, "Of everything random: the subset, the start, the order, all draws.", least=0, below=1 << 63)
+    epochs: int | None = setting(
+        None, "Passes over the images (default: 20 as in the paper, but at least 300 steps).", least=1
+    )
+    batch_size: int = setting(
+        128,
+        "Images of a step, or all where there are fewer: half are augmented, half stay as they are.",
+        least=LEAST_BATCH,
+    )
+    subset: int | None = setting(None, "Search on so many images, evenly over the classes (default: all).", least=2)
+    held_out: float = setting(
+        0.0,
+        "Leave this share of the training images to compare, which holds 0.2 out where there are no test images.",
+        least=0,
+        below=1,
+    )
+    classes: int | None = setting(None, "Search on so many of the classes, chosen by the seed (default: all).", least=1)
+    size: int | None = setting(
+        None, "Image side during the search (default: by the images; on a CPU at most 32).", least=8
+    )
+    ops: tuple[str, ...] | None = setting(None, "The operations to search over (default: all).")
+    spans: Mapping[str, Span] = field(default_factory=dict, metadata={"about": "Operations with another span."})
+    sub_policies: int = setting(10, "L, the number of sub-policies.", least=1)
+    operation_count: int = setting(2, "K, the number of stages of a sub-policy.", least=1)
+    chunk_size: int = setting(1, "Images that share a draw of the sub-policy (the paper: 8, on ImageNet 16).", least=1)
+    choice_temperature: float = setting(0.05, "eta of the softmax over operations.", above=0)
+    gate_temperature: float = setting(0.05, "lambda of the relaxed Bernoulli gates.", above=0)
+    critic: str = setting("auto", "The critic's network: auto, wrn-40-2, resnet-50, small, or timm:NAME.")
+    critic_norm: str = setting(
+        "none", "The critic's norm layers: none, or batch, as the paper's networks have them.", choices=NORMS
+    )
+    precision: str = setting(
+        "auto",
+        "What the critic calculates in: bf16, tf32 (on a CPU: float32), float32; auto is bf16 if fast on a GPU.",
+        choices=PRECISIONS,
+    )
+    fast: bool = setting(
+        True, "The critic's derivatives written out, on a GPU captured once; switch it off for the plain step."
+    )
+    deterministic: bool = setting(
+        True, "On a GPU: convolutions that repeat themselves, so that with kernels the whole search does."
+    )
+    objective: str = setting(
+        "diverse", "What the policy is after: diverse, or paper (docs/search.md).", choices=OBJECTIVES
+    )
+    floor: float = setting(1.0, "diverse: the share of the start's dose and spread that must be kept.", least=0)
+    kernels: bool = setting(
+        True, "On a GPU: Triton kernels, for the soft policy and the fast critic; switch it off for plain torch."
+    )
+    learning_rate: float = setting(1e-3, "Of Adam, for policy and critic alike.", above=0)
+    beta1: float = setting(0.0, "Adam's first coefficient.", least=0, below=1)
+    beta2: float = setting(0.999, "Adam's second coefficient.", least=0, below=1)
+    penalty: float = setting(10.0, "The coefficient of the gradient penalty.", least=0)
+    class_weight: float = setting(0.1, "epsilon, the coefficient of the classification loss.", least=0)
+    crop: float = setting(
+        0.125, "Baseline random crop: zero padding as a share of the side (CIFAR: 4 of 32).", least=0, below=1
+    )
+    flip: bool = setting(True, "Baseline random horizontal flip; switch it off for text and digits.")
+    fill: tuple[int, int, int] = setting((0, 0, 0), "What geometry brings in from outside the image.")
+    broken_budget: float = setting(0.01, "The share of unreadable images that is skipped.", least=0, below=1)
+    ignore_index: int = setting(255, "The class number in masks that does not count; 255 never counts.", least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ignore_index > 255:
+            raise ConfigError(f"ignore_index must be a class number in 0..255, got {self.ignore_index}")
+        if self.batch_size % 2:
+            raise ConfigError(f"batch_size must be even (half of a batch is augmented), got {self.batch_size}")
+        select(self.ops)
+        for name, span in self.spans.items():
+            check_span(find(name), span)
+        check_colour("fill", self.fill)
+
+    def _converted(self, name: str, value: Any) -> Any:
+        if name == "spans":
+            return _spans(value)
+        value = super()._converted(name, value)
+        kind = {"fill": int, "ops": str}.get(name)
+        if kind is not None and value is not None and not all(type(each) is kind for each in value):
+            words = "a whole number" if kind is int else "text"
+            raise ConfigError(f"{name} must be a list, each of it {words}, got {list(value)!r}")
+        return value
+
+
+PAPER_EPOCHS, LEAST_STEPS = 20, 300  # with fewer steps the critic is too crude to follow
+BESIDE = ("run", "race", "train")  # tables that a run keeps beside [search]
+RENAMED = {"backbone": "critic"}
+# settings with which a run may be resumed that was begun with others
+_MAY_CHANGE = ("epochs", "fast", "kernels", "deterministic")
+FIELDS = SearchConfig.fields()
+
+
+def settled(config: SearchConfig, images: int) -> SearchConfig:
+    """With a batch that there are images for, and a number of epochs: the paper's, or more where images are few."""
+    if config.batch_size > images:
+        config = dataclasses.replace(config, batch_size=images - images % 2)
+    if config.epochs is not None:
+        return config
+    steps_per_epoch = images // config.batch_size
+    return dataclasses.replace(config, epochs=max(PAPER_EPOCHS, math.ceil(LEAST_STEPS / steps_per_epoch)))
+
+
+def make_config(settings: Mapping[str, Any]) -> SearchConfig:
+    """A config from plain values (TOML, JSON, flags); unknown names and wrong types are errors."""
+    for name in settings:
+        if name in RENAMED:
+            raise ConfigError(f"the setting {name!r} is called {RENAMED[name]!r} now")
+    return SearchConfig.make(settings)
+
+
+def check_same(config: SearchConfig, old: Mapping[str, Any], where: Path, but: Collection[str] = ()) -> None:
+    """A run is resumed with the settings that it was begun with (more epochs are welcome)."""
+    before = vars(make_config(old))
+    for name, value in vars(config).items():
+        if before[name] != value and name not in (*_MAY_CHANGE, *but):
+            raise RunError(
+                f"the run in {str(where)!r} was started with {name} = {before[name]!r}, now it is {value!r}: resume it "
+                "with its own settings, or start another"
+            )
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file: [search], and what a run keeps beside it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"the config {str(path)!r} could not be read: {reason}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the config {str(path)!r} is not valid TOML: {error}") from error
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file, at the top level or under [search], which may stand beside those of a race."""
+    content = read_tables(path)
+    settings = content.get("search", content)
+    beside = [key for key in content if key not in ("search", *BESIDE)] if "search" in content else []
+    if not isinstance(settings, dict) or beside:
+        wrong = f"{beside[0]!r} beside it" if beside else f"search = {settings!r}"
+        raise ConfigError(f"{str(path)!r} must hold the settings at the top level or all in [search], got {wrong}")
+    if "run" not in content and "backbone" in settings:
+        raise ConfigError(f"{str(path)!r} is of version 0.1: the setting backbone is called critic now")
+    settings = {name: value for name, value in settings.items() if name not in BESIDE}
+    try:
+        make_config(settings)
+    except FasterAAError as error:
+        raise ConfigError(f"{str(path)!r}: {error}") from error
+    return settings
+
+
+def _spans(value: Any) -> dict[str, Span]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"spans must be a table, got {value!r}")
+    spans = {}
+    for op, span in value.items():
+        if isinstance(span, Span):
+            spans[op] = span
+        elif (
+            isinstance(span, Mapping)
+            and set(span) == {"at_zero", "at_one", "unit"}
+            and all(type(span[end]) in (int, float) for end in ("at_zero", "at_one"))
+        ):
+            spans[op] = Span(**span)
+        else:
+            raise ConfigError(f"the span of {op!r} must have at_zero, at_one and unit, got {span!r}")
+    return spans

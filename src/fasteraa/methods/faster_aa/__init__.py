@@ -1,0 +1,47 @@
+"""Faster AutoAugment (Hataya et al., 2019): a policy found by backpropagation, against a critic.
+
+`run` is the loop, `step` one update of critic and policy, `objective` what they are after, as pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.task import Task
+from fasteraa.train.runner import Runner
+
+
+class FasterAA(Method):
+    """What the critic lets pass: the found policy at several strengths, as it was halfway, and where it began."""
+
+    name = "faster-aa"
+
+    def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
+        from fasteraa.methods.faster_aa.run import gradient_search
+
+        result = gradient_search(
+            task.data,
+            task.config,
+            out=task.folder.path if task.folder else None,
+            resume=task.resume,
+            device=task.device,
+            seconds=max(task.until - time.monotonic(), 0.0) if task.until < math.inf else math.inf,
+            progress=task.progress,
+        )
+        if not result.finished:
+            task.say(f"the gradient search ended early, after {len(result.epochs)} of {result.planned} epochs")
+        policies = {
+            "faster-aa": result.policy,
+            "faster-aa-x2": result.policy.with_strength(2),
+            "faster-aa-start": result.start,
+            "faster-aa-halfway": result.halfway,
+            "faster-aa-x3": result.policy.with_strength(3),
+        }
+        details = {"epochs": result.epochs, "planned": result.planned, "finished": result.finished}
+        return [
+            Candidate(label, policy, details=details if label == self.name else {})
+            for label, policy in policies.items()
+            if policy is not None
+        ]

@@ -1,0 +1,352 @@
+"""Algorithm 2: the search, from images to a policy. The loop is the only thing that changes state."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import signal
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from fasteraa._version import __version__
+from fasteraa.data import ImageSet
+from fasteraa.data.batches import Normalise
+from fasteraa.data.requirements import check_enough
+from fasteraa.errors import DataError, RunError, Stopped
+from fasteraa.methods.config import SearchConfig, check_same, settled
+from fasteraa.methods.faster_aa.fast_step import load_optimiser, make_step
+from fasteraa.methods.faster_aa.step import METRICS, soft_policy
+from fasteraa.nets import Backbone, Critic, PixelCritic, build, choose_network, frozen_statistics, make_primitive
+from fasteraa.policy.policy import Policy
+from fasteraa.runtime.device import explain_out_of_memory, find_device, image_device
+from fasteraa.runtime.files import write_atomic
+from fasteraa.runtime.progress import Epoch, Progress, Silent
+from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.runtime.seeds import deterministic, seeded
+from fasteraa.runtime.signals import defer_signals
+
+_WORK_PER_SAVE = 20  # seconds of searching between checkpoints, for each second that one takes
+
+
+@dataclass(frozen=True)
+class GradientResult:
+    """What backpropagation found, and where it began."""
+
+    policy: Policy
+    start: Policy
+    halfway: Policy | None  # as it was after half of the epochs; None if there were too few
+    epochs: list[Epoch]
+    planned: int  # epochs
+    finished: bool  # False if a time limit ended it early
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def gradient_search(
+    data: ImageSet,
+    config: SearchConfig | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    seconds: float = math.inf,
+    progress: Progress | None = None,
+) -> GradientResult:
+    """Algorithm 2 of the paper on labelled images, or on images with masks. No policy is trained with.
+
+    With `out`, metrics, checkpoints and the policy are kept in that folder, and `resume` continues from there. The end
+    of `seconds` ends it early with a valid policy.
+    """
+    config, progress = config or SearchConfig(), progress or Silent()
+    place = find_device(device)
+    check_critic(config)
+    folder = RunFolder(Path(out)) if out is not None else None
+    run = Run(data, config, place, folder, progress)
+    if run.config.batch_size < config.batch_size:
+        progress.say(
+            f"batches of {run.config.batch_size} images instead of {config.batch_size}: there are only {len(data)}"
+        )
+    if folder is not None:
+        run.describe_data()
+        if resume:
+            run.load()
+        else:
+            run.save_start()
+    return run.go(seconds)
+
+
+def check_critic(config: SearchConfig) -> None:
+    """Build the network once without its weights: a wrong name must be noticed before images are read."""
+    if config.critic == "auto":
+        return
+    device = "cpu" if config.critic.startswith("timm:") else "meta"  # some of timm's look at values while they start
+    with seeded(0), torch.device(device):
+        make_primitive(build(config.critic, 1, config.size, norm=_norm(config)))
+
+
+def _norm(config: SearchConfig) -> str:
+    return "none" if config.critic_norm == "none" else "primitive"
+
+
+def _critic(backbone: Backbone, data: ImageSet) -> Critic:
+    """Classes by the image, or by the pixel where there are masks."""
+    if data.masks is None:
+        return Critic(backbone, len(data.classes))
+    if int((torch.bincount(data.masks.flatten(), minlength=256)[:255] > 0).sum()) < 2:
+        raise DataError(
+            f"a search needs masks of two classes, {data.name!r} has one: write the other one as 1, since 255 does not "
+            "count"
+        )
+    critic = PixelCritic(backbone, len(data.classes))
+    with torch.no_grad(), frozen_statistics(critic):
+        critic(torch.zeros(2, 3, *data.size))  # a network without a map of features says so here
+    return critic
+
+
+class Run:
+    """Everything a search changes, and the loop that changes it."""
+
+    def __init__(
+        self, data: ImageSet, config: SearchConfig, device: torch.device, folder: RunFolder | None, progress: Progress
+    ):
+        check_enough(len(data), data.name)
+        self.config = config = settled(config, len(data))
+        assert config.epochs is not None
+        self.planned = config.epochs
+        self.data, self.device, self.folder, self.progress = data, device, folder, progress
+        self.backbone = choose_network(config.critic, min(data.size), device.type == "cpu")
+        self.generator = Generator(device).manual_seed(config.seed)
+        self.policy = soft_policy(config)
+        self.start = self.policy.freeze("start", {"seed": config.seed})
+        self.policy = self.policy.to(device)
+        labels = data.labels if data.masks is None else data.masks
+        home = image_device(data.images, device)
+        self.images, self.labels = data.images.to(home), labels.to(home)
+        self.steps_per_epoch = len(data) // config.batch_size
+        with seeded(config.seed):
+            backbone = build(self.backbone, len(data.classes), min(data.size), norm=_norm(config))
+            critic = _critic(backbone, data).to(device)
+            self.step = make_step(critic, self.policy, Normalise.of(self.images).to(device), config)
+        self.order = torch.empty(0, dtype=torch.int64, device=device)
+        self.epoch, self.step_of_epoch, self.seconds = 0, 0, 0.0
+        self.sums = torch.zeros(len(METRICS), device=device)
+        self.save_next, self.saved_epoch = 0.0, 0
+        self.epochs: list[Epoch] = []
+        self.trajectory = [self._parameters()]
+
+    # --- the loop ----------------------------------------------------------------------------------------------
+
+    def go(self, seconds: float = math.inf) -> GradientResult:
+        """Algorithm 2: while not converged, sample a pair of batches, augment, measure, update."""
+        end = time.monotonic() + seconds
+        done = self.epoch * self.steps_per_epoch + self.step_of_epoch
+        self.progress.start(self.planned, self.steps_per_epoch, done)
+        began = time.monotonic() - self.seconds
+        try:
+            with (
+                defer_signals() as caught,
+                explain_out_of_memory(),
+                deterministic(self.device, self.config.deterministic),
+            ):
+                while self.epoch < self.planned and not caught and time.monotonic() < end:
+                    self._one_step()
+                    self.seconds = time.monotonic() - began
+                    self.progress.step()
+                    if self.step_of_epoch == self.steps_per_epoch:
+                        self._end_epoch()
+        finally:
+            self.progress.stop()
+        return self._end(caught)
+
+    def _one_step(self) -> None:
+        if self.step_of_epoch == 0:
+            self.order = torch.randperm(len(self.labels), generator=self.generator, device=self.device)
+        first = self.step_of_epoch * self.config.batch_size
+        pair = self.order[first : first + self.config.batch_size]  # B' and B, one after the other
+        try:
+            home = pair.to(self.images.device)  # waits, where images live elsewhere than the order
+            images, labels = (whole[home].to(self.device) for whole in (self.images, self.labels))
+            self.sums += self.step(images, labels, self.generator)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or self._finite():
+                raise
+            raise self._not_finite() from error  # a pixel that is no number is no index into a table either
+        self.step_of_epoch += 1
+
+    def _finite(self) -> bool:
+        try:
+            return bool(torch.isfinite(self._parameters()).all() & torch.isfinite(self.sums).all().cpu())
+        except RuntimeError:  # a GPU does not answer any more after an index out of bounds
+            return False
+
+    def _not_finite(self) -> RunError:
+        kept = ""
+        if self.folder and self.saved_epoch:
+            kept = f" The last good state (epoch {self.saved_epoch}) is in {str(self.folder.path)!r}."
+        lower = min(self.config.learning_rate / 10, 1e-3)
+        return RunError(
+            f"a loss was not finite in epoch {self.epoch + 1}.{kept} Try a lower learning_rate (--set "
+            f"learning_rate={lower:g}), or a larger batch_size (--batch-size)"
+        )
+
+    def _end_epoch(self) -> None:
+        means = (self.sums / self.steps_per_epoch).tolist()  # the only wait for the device in an epoch
+        now = self._parameters()
+        if not all(map(math.isfinite, means)) or not bool(torch.isfinite(now).all()):
+            raise self._not_finite()
+        self.epoch, self.step_of_epoch = self.epoch + 1, 0
+        self.sums.zero_()
+        change, from_start = (float((now - then).abs().mean()) for then in (self.trajectory[-1], self.trajectory[0]))
+        self.trajectory.append(now)
+        measured = dict(zip(METRICS, means, strict=True))
+        row = Epoch(epoch=self.epoch, change=change, from_start=from_start, seconds=self.seconds, **measured)
+        self.epochs.append(row)
+        self.progress.epoch(row)
+        if self.folder is not None:
+            self.folder.append_metrics(asdict(row))
+            if self.epoch == self.planned or time.monotonic() >= self.save_next:
+                self.save()
+
+    def _end(self, caught: list[signal.Signals]) -> GradientResult:
+        finished = self.epoch >= self.planned
+        policy = self.policy.freeze(f"found on {self.data.name}", self.provenance(finished))
+        if self.folder is not None:
+            if not finished and self._finite():
+                self.save()
+            if caught:
+                raise Stopped(
+                    f"stopped by {caught[0].name} in epoch {self.epoch + 1}; everything is saved in "
+                    f"{str(self.folder.path)!r}: add --resume to go on",
+                    caught[0],
+                )
+            policy.save(self.folder.gradient)
+        elif caught:
+            raise KeyboardInterrupt
+        return GradientResult(policy, self.start, self._halfway(), self.epochs, self.planned, finished)
+
+    def _halfway(self) -> Policy | None:
+        half = self.epoch // 2
+        if not 0 < half < self.epoch:
+            return None
+        soft = soft_policy(self.config, self.trajectory[half])
+        return soft.freeze(f"after {half} epochs", {"seed": self.config.seed, "epochs": half})
+
+    # --- state -------------------------------------------------------------------------------------------------
+
+    def _parameters(self) -> Tensor:
+        """(3, L, K, N) on the CPU: choice, probability, magnitude."""
+        parameters = (self.policy.choice, self.policy.probability, self.policy.magnitude)
+        return torch.stack([parameter.detach().cpu().clone() for parameter in parameters])
+
+    def save_start(self) -> None:
+        """With what is known by then, so that a page about a running search can tell."""
+        assert self.folder is not None
+        measured = ("seconds", "peak_memory_mib", "epochs")
+        now = {name: value for name, value in self.provenance(finished=False).items() if name not in measured}
+        known = {**self.start.provenance, **now}
+        replace(self.start, provenance=known).save(self.folder.start)
+
+    def save(self) -> None:
+        """Not after every epoch where epochs are short: the disk gets at most a small share of the time."""
+        assert self.folder is not None
+        began = time.monotonic()
+        self.folder.save_checkpoint(
+            {
+                "critic": self.step.critic.state_dict(),
+                "policy": self.policy.state_dict(),
+                "critic_optimiser": self.step.critic_optimiser.state_dict(),
+                "policy_optimiser": self.step.policy_optimiser.state_dict(),
+                "generator": self.generator.get_state(),
+                "order": self.order,
+                "epoch": self.epoch,
+                "step_of_epoch": self.step_of_epoch,
+                "sums": self.sums,
+                "seconds": self.seconds,
+                "epochs": [asdict(row) for row in self.epochs],
+                "trajectory": torch.stack(self.trajectory),
+                "data": self.data.fingerprint,
+                "backbone": self.backbone,
+                "settings": self.config.plain(),
+            }
+        )
+        ended = time.monotonic()
+        self.save_next, self.saved_epoch = ended + _WORK_PER_SAVE * (ended - began), self.epoch
+
+    def load(self) -> None:
+        """Go on where the checkpoint stands; a run that never got to one starts anew."""
+        assert self.folder is not None
+        state = self.folder.load_checkpoint(self.device)
+        for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
+            if state is not None and state[what] != mine:
+                raise RunError(
+                    f"the run in {str(self.folder.path)!r} had other {what} ({state[what][:16]}, now {mine[:16]}): "
+                    "resume it with the source and the settings it was started with"
+                )
+        if state is None:
+            self.save_start()
+            return
+        check_same(self.config, state["settings"], self.folder.path)
+        if state["epoch"] > self.planned:
+            raise RunError(
+                f"the run in {str(self.folder.path)!r} has {state['epoch']} epochs behind it, more than epochs = "
+                f"{self.planned}"
+            )
+        self.step.critic.load_state_dict(state["critic"])
+        self.policy.load_state_dict(state["policy"])
+        load_optimiser(self.step.critic_optimiser, state["critic_optimiser"])
+        load_optimiser(self.step.policy_optimiser, state["policy_optimiser"])
+        self.generator.set_state(state["generator"].cpu())
+        self.order, self.sums = state["order"], state["sums"]
+        self.epoch, self.step_of_epoch, self.seconds = state["epoch"], state["step_of_epoch"], state["seconds"]
+        self.saved_epoch = self.epoch
+        self.epochs = [Epoch(**row) for row in state["epochs"]]
+        self.trajectory = list(state["trajectory"].cpu())
+        self.folder.cut_metrics(self.epoch)
+        done = self.epoch >= self.planned
+        self.progress.say("the search was finished" if done else f"resuming at epoch {self.epoch + 1}")
+
+    def describe_data(self) -> None:
+        assert self.folder is not None
+        height, width = self.data.size
+        what = "images of" if self.data.masks is None else "images with masks of"
+        self.progress.say(
+            f"{self.data.name}: {len(self.data)} {what} {len(self.data.classes)} classes at {height}x{width}, "
+            f"critic {self.backbone} on {self.device}"
+        )
+        if self.data.broken:
+            self.progress.say(f"{len(self.data.broken)} images could not be read: see {str(self.folder.broken)!r}")
+            lines = (json.dumps({"path": each.path, "reason": each.reason}) + "\n" for each in self.data.broken)
+            write_atomic(self.folder.broken, "".join(lines))
+
+    def _peak_memory_mib(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self.device) >> 20 if self.device.type == "cuda" else None
+
+    def provenance(self, finished: bool) -> dict[str, Any]:
+        on_cpu = self.device.type == "cpu"
+        device = platform.machine() + " CPU" if on_cpu else torch.cuda.get_device_name(self.device)
+        return {
+            "method": "Faster AutoAugment",
+            "data": {
+                "name": self.data.name,
+                "task": self.data.task,
+                "images": len(self.data),
+                "classes": len(self.data.classes),
+                "size": list(self.data.size),
+                "fingerprint": self.data.fingerprint,
+            },
+            "config": self.config.plain(),
+            "backbone": self.backbone,
+            "precision": "float32" if (on_cpu and self.step.precision == "tf32") else self.step.precision,
+            "epochs": self.epoch,
+            "finished": finished,
+            "seconds": round(self.seconds, 2),
+            "device": device,
+            "peak_memory_mib": self._peak_memory_mib(),
+            "versions": {"fasteraa": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }

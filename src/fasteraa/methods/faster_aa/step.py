@@ -1,0 +1,170 @@
+"""One step of Algorithm 2: a pair of batches, one update of the critic, one update of the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from fasteraa.data.batches import Normalise, baseline
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.faster_aa.adam import Adam
+from fasteraa.methods.faster_aa.objective import (
+    Amount,
+    Judged,
+    amount,
+    backward,
+    between,
+    critic_loss,
+    floor_loss,
+    penalty_gradient,
+    policy_loss,
+)
+from fasteraa.nets import Critic, PixelCritic
+from fasteraa.policy.soft import SoftDraw, SoftPolicy
+
+METRICS = ("distance", "penalty", "class_loss", "policy_class_loss")
+
+
+def adam(parameters: Iterable[nn.Parameter], config: SearchConfig) -> Adam:
+    """The paper's optimiser."""
+    return Adam(parameters, config.learning_rate, (config.beta1, config.beta2))
+
+
+def soft_policy(config: SearchConfig, parameters: Tensor | None = None) -> SoftPolicy:
+    """What a search begins with; or, given (3, L, K, N) of its trajectory, what it had then."""
+    policy = SoftPolicy(
+        config.sub_policies,
+        config.operation_count,
+        config.ops,
+        choice_temperature=config.choice_temperature,
+        gate_temperature=config.gate_temperature,
+        chunk_size=config.chunk_size,
+        spans=config.spans,
+        fill=config.fill,
+        generator=Generator().manual_seed(config.seed),
+    )
+    if parameters is not None:
+        with torch.no_grad():
+            for own, value in zip((policy.choice, policy.probability, policy.magnitude), parameters, strict=True):
+                own.copy_(value)
+    return policy
+
+
+class Step:
+    """Algorithm 2: the critic learns to tell augmented images from originals, the policy makes that harder.
+
+    Calling it does one step and returns METRICS as one tensor.
+    """
+
+    def __init__(self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig):
+        self.critic = critic
+        self.policy = policy
+        self.normalise = normalise
+        self.config = config
+        self.precision = self._auto_precision if config.precision == "auto" else config.precision
+        self.critic_optimiser = adam(critic.parameters(), config)
+        self.policy_optimiser = adam(policy.parameters(), config)
+        self.floor = _floor(policy, config) if config.objective == "diverse" else None
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
+        """images: uint8 (2 b, 3, H, W). The first b are the originals B', the second b are augmented: A = S(B)."""
+        with arithmetic(self.precision, images.device):
+            return self._step(images, labels, generator)
+
+    @property
+    def _auto_precision(self) -> str:
+        return "tf32"
+
+    def _baseline(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        return baseline(images, self.config, generator).float() / 255, labels
+
+    def _augment(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        return self._apply(images, self.policy.draw(len(images), generator)), labels
+
+    def _apply(self, images: Tensor, draw: SoftDraw) -> Tensor:
+        augmented: Tensor = self.policy(images, draw, kernels=None if self.config.kernels else False)
+        return augmented
+
+    def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
+        images, labels = self._baseline(images, labels, generator)
+        (originals, before), (original_labels, labels) = images.chunk(2), labels.chunk(2)
+        augmented, labels = self._augment(before, labels, generator)
+        share = torch.rand(len(before), generator=generator, device=images.device)
+        measured = self._update_critic(originals, original_labels, augmented.detach(), labels, share)
+        policy_classes = self._update_policy(augmented, labels)
+        return torch.stack([*measured, policy_classes]).detach()
+
+    def _update_critic(
+        self, originals: Tensor, original_labels: Tensor, augmented: Tensor, labels: Tensor, share: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self.critic.requires_grad_(True)
+        self.critic_optimiser.zero_grad()
+        real, fake = self._judge(originals, original_labels), self._judge(augmented, labels)
+        loss = critic_loss(real, fake, self.config.class_weight)
+        backward(loss.total)
+        points = between(self.normalise(originals), self.normalise(augmented), share)
+        penalty = penalty_gradient(self.critic, points, self.config.penalty)
+        self.critic_optimiser.step()
+        return loss.distance, penalty, loss.classes
+
+    def _update_policy(self, augmented: Tensor, labels: Tensor) -> Tensor:
+        self.critic.requires_grad_(False)
+        self.policy_optimiser.zero_grad()
+        loss = policy_loss(self._judge(augmented, labels), self.config.class_weight)
+        backward(self._with_floor(loss.total))
+        self.policy_optimiser.step()
+        self.policy.project_()
+        return loss.classes
+
+    def _with_floor(self, loss: Tensor) -> Tensor:
+        return loss if self.floor is None else loss + floor_loss(self.policy, self.floor)
+
+    def _judge(self, images: Tensor, labels: Tensor) -> Judged:
+        """Originals and augmented images are judged in batches of their own.
+
+        With `critic_norm = "batch"`, in one batch they would share the norm layers' statistics, which the critic then
+        uses to tell them apart: its scores run away from the penalty and the policy learns nothing.
+        """
+        scores, logits = self.critic(self.normalise(images))
+        return Judged(scores.float(), logits.float(), labels)
+
+
+def _floor(policy: SoftPolicy, config: SearchConfig) -> Amount:
+    """By the policy that a step is made with: the start, also where a run then goes on from a checkpoint."""
+    with torch.no_grad():
+        return Amount(*(config.floor * each for each in amount(policy)))
+
+
+class MaskStep(Step):
+    """`Step` for semantic segmentation: labels are masks, uint8 (2 b, H, W), that go where their images go."""
+
+    critic: PixelCritic
+
+    def _baseline(self, images: Tensor, masks: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Crop and flip move both at once, the mask as a fourth channel. Counted from 1, so that the zeros around the
+        image are no class, nor is 255, which becomes 0.
+        """
+        both = baseline(torch.cat([images, (masks + 1).unsqueeze(1)], 1), self.config, generator)
+        classes = torch.arange(1, self.critic.backbone.classifier.out_features + 1, device=images.device)
+        return both[:, :3].float() / 255, (both[:, 3:] == classes.view(1, -1, 1, 1)).float()
+
+    def _augment(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        draw = self.policy.draw(len(images), generator)
+        return self._apply(images, draw), self.policy.follow(labels, draw)
+
+
+@contextmanager
+def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
+    """What a GPU calculates in: tf32, bf16 or float32. The plain step takes float32 on a CPU."""
+    if device.type != "cuda":
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    half = torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
+    kept = {name: getattr(cudnn, name) for name in ("enabled", "deterministic", "benchmark", "benchmark_limit")}
+    with cudnn.flags(**kept, allow_tf32=precision != "float32"), half:  # it resets whatever it is not given
+        yield

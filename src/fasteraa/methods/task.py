@@ -1,0 +1,74 @@
+"""What a policy is wanted for: the images, the training that judges, the device, and where a run keeps its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from fasteraa.data import ImageSet
+from fasteraa.methods.config import SearchConfig
+from fasteraa.policy.policy import Policy
+from fasteraa.runtime.decisions import Decisions
+from fasteraa.runtime.progress import Progress, Silent
+from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.train.job import TrainJob
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.split import Split
+
+FOLDS = 3  # few: each training then has many images to be measured on
+LEAST_EPOCHS = 4
+# A network that has seen each image 17 times prefers no augmentation where one that has seen them 60 times or more
+# profits from it; of few images it must have seen more: 180 steps on 240 of them told nothing.
+# Rather fewer images, candidates and rounds than shorter trainings.
+_INFORMATIVE_EPOCHS = 60
+_INFORMATIVE_STEPS = 600
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything a method may look at. Methods that train get one with folds."""
+
+    data: ImageSet
+    config: SearchConfig
+    device: str = "auto"
+    recipe: TrainRecipe = field(default_factory=TrainRecipe)  # the training that judges
+    folds: tuple[Split, ...] = ()
+    folder: RunFolder | None = None
+    resume: bool = False
+    decisions: Decisions = field(default_factory=lambda: Decisions(None, ""))
+    progress: Progress = field(default_factory=Silent)
+    until: float = math.inf  # the moment (time.monotonic()) at which a method without trainings must end
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    @property
+    def say(self) -> Callable[[str], None]:
+        return self.progress.say
+
+    @property
+    def train_images(self) -> int:
+        """Of a training on a fold."""
+        return len(self.folds[0].train)
+
+    def job(self, label: str, policy: Policy, *, fold: int, seed: int, epochs: int | None = None) -> TrainJob:
+        """A training on a fold (counted from 0), shortened to `epochs`."""
+        recipe = self.recipe if epochs is None else shortened(self.recipe, epochs)
+        return TrainJob(label, policy, recipe, seed, self.folds[fold])
+
+    def informative_epochs(self) -> int:
+        """The shortest training on a fold whose result says something about longer ones."""
+        return informative_epochs(self.recipe, self.train_images)
+
+
+def shortened(recipe: TrainRecipe, epochs: int) -> TrainRecipe:
+    """At most so many epochs; the warm-up takes at most an eighth of them."""
+    most = min(recipe.epochs, epochs)
+    return replace(recipe, epochs=most, warmup=min(recipe.warmup, most / 8))
+
+
+def informative_epochs(recipe: TrainRecipe, images: int) -> int:
+    steps = max(images // recipe.batch_size, 1)
+    return min(recipe.epochs, max(_INFORMATIVE_EPOCHS, math.ceil(_INFORMATIVE_STEPS / steps)))

@@ -1,0 +1,224 @@
+"""The policy as a JSON document: what is written, and reading one that somebody may have damaged. No torch.
+
+`docs/policies.md` describes the format. `Policy.to_json` and `Policy.from_json` are the ways in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from fasteraa.errors import PolicyError, choices_hint
+from fasteraa.ops import Span
+from fasteraa.policy.parts import Choice, Strength, SubPolicy, tidy
+
+if TYPE_CHECKING:
+    from fasteraa.policy.policy import Policy
+
+FORMAT = "fasteraa-policy"
+VERSION = 1
+_TOP = {
+    "$schema", "format", "version", "name", "semantics", "interpolation", "fill", "hole_fill", "spans",
+    "sub_policies", "strength", "provenance", "hash",
+}  # fmt: skip
+_SUB = {"weight", "stages"}
+_CHOICE = {"op", "weight", "probability", "magnitude", "value", "unit", "sign"}
+_SPAN = {"at_zero", "at_one", "unit"}
+_LARGEST = 1e9  # end of a span: far beyond any image
+_STRENGTH = {"passes", "magnitude", "probability"}
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write(policy: Policy) -> str:
+    """The text of the file."""
+    content = {**_written(policy), "hash": policy.hash}
+    try:
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise PolicyError(f"the provenance of a policy must hold plain values of JSON: {error}") from error
+
+
+def hash_of(policy: Policy) -> str:
+    """sha256 over what the policy does; name and provenance do not count."""
+    content = {key: value for key, value in _written(policy).items() if key not in ("name", "provenance")}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _written(policy: Policy) -> dict[str, Any]:
+    """All but the hash."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": policy.name,
+        "semantics": "pillow-uint8",
+        "interpolation": "nearest",
+        "fill": list(policy.fill),
+        "hole_fill": list(policy.hole_fill),
+        "spans": {name: vars(span) for name, span in sorted(policy.spans.items())},
+        "sub_policies": [
+            {"weight": sub.weight, "stages": [[_written_choice(policy, c) for c in stage] for stage in sub.stages]}
+            for sub in policy.sub_policies
+        ],
+        **({} if policy.strength.plain else {"strength": _written_strength(policy.strength)}),
+        "provenance": dict(policy.provenance),
+    }
+
+
+def _written_choice(policy: Policy, choice: Choice) -> dict[str, Any]:
+    written: dict[str, Any] = {"op": choice.op, "weight": choice.weight, "probability": choice.probability}
+    span = policy.span(choice.op)
+    if span is not None:
+        low, high = choice.range
+        ranged = isinstance(choice.magnitude, tuple)
+        values = [tidy(span.value(low)), tidy(span.value(high))]
+        written["magnitude"] = [low, high] if ranged else low
+        written["value"] = values if ranged else values[0]
+        written["unit"] = span.unit
+    if choice.sign is not None:
+        written["sign"] = choice.sign
+    return written
+
+
+def _written_strength(strength: Strength) -> dict[str, Any]:
+    return {
+        "passes": list(strength.passes),
+        "magnitude": strength.magnitude,
+        "probability": strength.probability,
+    }
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read(text: str) -> Policy:
+    """The policy in the text of a file; one that contradicts itself, or was changed without its hash, is refused."""
+    from fasteraa.policy.policy import Policy  # which imports this file
+
+    content = _parsed(text)
+    spans = {name: _read_span(name, span) for name, span in _expect_object(content.get("spans", {}), "'spans'").items()}
+    policy = Policy(
+        sub_policies=tuple(
+            _read_sub(sub, number)
+            for number, sub in enumerate(_expect_list(content["sub_policies"], "'sub_policies'"), 1)
+        ),
+        name=str(content.get("name", "policy")),
+        spans=spans,
+        fill=content.get("fill", (0, 0, 0)),
+        hole_fill=content.get("hole_fill", (125, 123, 114)),
+        provenance=_expect_object(content.get("provenance", {}), "'provenance'"),
+        strength=_read_strength(content.get("strength", {})),
+    )
+    _check_values(policy, content)
+    if content.get("hash", policy.hash) != policy.hash:
+        raise PolicyError(
+            f"the content does not match its hash ({policy.hash} against {content['hash']}): the file was changed; "
+            "remove the line with 'hash' to accept it as it is"
+        )
+    return policy
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The content of a document of our format, with the keys that it must and may have."""
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"not a complete JSON document: {error}") from error
+    content = _expect_object(found, "a policy")
+    if content.get("format") != FORMAT:
+        raise PolicyError(f"this is no policy file: its 'format' must be {FORMAT!r}, got {content.get('format')!r}")
+    if content.get("version") != VERSION:
+        raise PolicyError(f"unknown version {content.get('version')!r} of the policy format; choices: {VERSION}")
+    _expect_keys(content, _TOP, {"sub_policies"}, "a policy")
+    for key, known in (("semantics", "pillow-uint8"), ("interpolation", "nearest")):
+        if content.get(key, known) != known:
+            raise PolicyError(f"unknown {key} {content[key]!r}; choices: {known}")
+    return content
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _read_span(name: str, span: Any) -> Span:
+    _expect_keys(_expect_object(span, f"the span of {name!r}"), _SPAN, _SPAN, f"the span of {name!r}")
+    for key in ("at_zero", "at_one"):
+        number = span[key]
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= _LARGEST:
+            raise PolicyError(
+                f"{key} must be a number, at most {_LARGEST:g}, got {number!r:.40} in the span of {name!r}"
+            )
+    return Span(**span)
+
+
+def _read_strength(strength: Any) -> Strength:
+    _expect_keys(_expect_object(strength, "'strength'"), _STRENGTH, set(), "'strength'")
+    given = dict(strength)
+    if "passes" in given:
+        given["passes"] = tuple(_expect_list(given["passes"], "'passes'"))
+    return Strength(**given)
+
+
+def _read_sub(sub: Any, number: int) -> SubPolicy:
+    where = f"sub-policy {number}"
+    _expect_keys(_expect_object(sub, where), _SUB, {"stages"}, where)
+    stages = [
+        tuple(_read_choice(choice, f"{where}, stage {k}") for choice in _expect_list(stage, f"{where}, stage {k}"))
+        for k, stage in enumerate(_expect_list(sub["stages"], f"the stages of {where}"), 1)
+    ]
+    try:
+        return SubPolicy(tuple(stages), sub.get("weight", 1.0))
+    except PolicyError as error:
+        raise PolicyError(f"{error} ({where})") from error
+
+
+def _read_choice(choice: Any, where: str) -> Choice:
+    _expect_keys(_expect_object(choice, where), _CHOICE, {"op"}, where)
+    if not isinstance(choice["op"], str):
+        raise PolicyError(f"'op' must be the name of an operation, got {choice['op']!r} ({where})")
+    magnitude = choice.get("magnitude")
+    arguments = {key: choice[key] for key in ("weight", "probability", "sign") if key in choice}
+    try:
+        return Choice(
+            choice["op"], magnitude=tuple(magnitude) if isinstance(magnitude, list) else magnitude, **arguments
+        )
+    except PolicyError as error:
+        raise PolicyError(f"{error} ({where})") from error
+
+
+def _check_values(policy: Policy, content: dict[str, Any]) -> None:
+    """Physical values are written for the reader; where they are given they must agree with the unit magnitudes."""
+    for number, (sub, written_sub) in enumerate(zip(policy.sub_policies, content["sub_policies"], strict=True), 1):
+        for k, (stage, written_stage) in enumerate(zip(sub.stages, written_sub["stages"], strict=True), 1):
+            for choice, written in zip(stage, written_stage, strict=True):
+                meant = _written_choice(policy, choice)
+                for key in ("value", "unit"):
+                    if written.get(key, meant.get(key)) != meant.get(key):
+                        raise PolicyError(
+                            f"{key} {written[key]!r} contradicts magnitude {written.get('magnitude')!r}, which means "
+                            f"{meant.get(key)!r}, for op {choice.op!r} (sub-policy {number}, stage {k})"
+                        )
+
+
+def _expect_object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise PolicyError(f"{what} must be an object, got {type(value).__name__}")
+    return value
+
+
+def _expect_list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise PolicyError(f"{what} must be a list, got {type(value).__name__}")
+    return value
+
+
+def _expect_keys(value: dict[str, Any], known: set[str], needed: set[str], where: str) -> None:
+    for key in value:
+        if key not in known:
+            raise PolicyError(f"unknown key {key!r} in {where}: {choices_hint(key, sorted(known))}")
+    for key in sorted(needed):
+        if key not in value:
+            raise PolicyError(f"the key {key!r} is missing in {where}")

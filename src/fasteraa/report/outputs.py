@@ -1,0 +1,80 @@
+"""What a search leaves in its folder: the policy to use, the candidates, the table, the summary and the picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fasteraa.data import ImageSet, load
+from fasteraa.data.decode import CPU_SIDE
+from fasteraa.methods.config import SearchConfig
+from fasteraa.report.preview import alternating, draw_sheet
+from fasteraa.report.summary import summarise
+from fasteraa.runtime.files import replacing, write_atomic
+from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.selection.result import Result
+
+_SHOWN = 64  # images, of which a picture shows some and pairs others
+
+
+def write_result(
+    result: Result, folder: RunFolder, source: Any, config: SearchConfig, data_root: str | Path | None
+) -> None:
+    """The policy last but one: it is replaced when everything that describes it is there."""
+    for candidate in result.candidates:
+        candidate.policy.save(folder.candidates / f"{candidate.label}.json")
+    with replacing(folder.preview) as partial:
+        images, masks = _shown(result.data, source, config, data_root)
+        draw_sheet(result.policy, images, masks=masks).save(partial)
+    write_atomic(folder.result, json.dumps(result_dict(result), indent=1) + "\n")
+    result.policy.save(folder.policy)
+    write_atomic(folder.summary, summarise(result) + "\n")
+
+
+def result_dict(result: Result) -> dict[str, Any]:
+    """Plain values: what `result.json` holds."""
+    return {
+        "chosen": result.chosen,
+        "policy": result.policy.hash,
+        "recommendation": summarise(result).split("\n\n")[0],
+        "table": [_finite(asdict(row)) for row in result.table],
+        "effects": result.effects.table() if result.effects else None,
+        "candidates": {each.label: each.policy.hash for each in result.candidates},
+        "note": result.note,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: an interval of one training is null."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shown(
+    data: ImageSet, source: Any, config: SearchConfig, data_root: str | Path | None
+) -> tuple[Tensor, Tensor | None]:
+    """Images of a preview and their masks, which are of scenes: neighbours are often frames of one film."""
+    if data.masks is not None:
+        step = max(1, len(data) // 6)
+        order = [index for first in range(step) for index in range(first, len(data), step)][:_SHOWN]
+        return data.images[order], data.masks[order]
+    made_small = config.size is None and max(data.size) == CPU_SIDE and not isinstance(source, ImageSet)
+    if made_small:  # for the search alone: people want to see more
+        data = load(
+            source,
+            data_root=data_root,
+            at_most=_SHOWN,
+            classes=config.classes,
+            held_out=config.held_out,
+            seed=config.seed,
+            broken_budget=1.0,
+        )
+    return data.images[alternating(data.labels)[:_SHOWN]], None

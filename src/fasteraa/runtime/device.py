@@ -1,0 +1,57 @@
+"""Which device works, which memory holds the images, and what to do when it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from fasteraa.errors import ConfigError, RunError
+
+DEVICE_SHARE = 0.5
+
+
+def find_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"unknown device {name!r}; choices: auto, cpu, cuda, cuda:0, ...") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {name!r} is not supported; choices: auto, cpu, cuda, cuda:0, ...")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r} was asked for, but torch sees no CUDA device; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def device_name(name: str) -> str:
+    """As people call it: the GPU's model, or CPU."""
+    device = find_device(name)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def image_device(images: Tensor, device: torch.device) -> torch.device:
+    """Where uint8 images live: on the device while they need at most a part of its free memory, else in main memory."""
+    if device.type != "cuda" or images.numel() <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return device
+    return torch.device("cpu")
+
+
+@contextmanager
+def explain_out_of_memory(
+    advice: str = "lower --batch-size, --size or the backbone, or add --resume to go on from the last checkpoint with "
+    "the memory of another program freed",
+) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        what = "the GPU" if isinstance(error, torch.OutOfMemoryError) else "the machine"
+        raise RunError(f"{what} ran out of memory: {advice}") from error

@@ -1,0 +1,52 @@
+"""The images of a race: distinct, as many as the budget pays for, in folds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fasteraa.data import ImageSet
+from fasteraa.errors import RaceError
+from fasteraa.methods import Budget
+from fasteraa.methods.task import FOLDS, Task, informative_epochs
+from fasteraa.policy.named import RACED, named
+from fasteraa.selection.schedule import TYPICAL_CANDIDATES, payable_images
+from fasteraa.train.job import TrainJob
+from fasteraa.train.runner import Runner, Say
+from fasteraa.train.split import Split, fold_splits
+
+
+def raceable(data: ImageSet, say: Say) -> ImageSet:
+    """Without copies of images, which would be trained on and held out at once."""
+    if data.masks is not None:
+        raise RaceError(f"a race trains classifiers, {data.name!r} has masks in the place of labels")
+    whole, data = len(data), data.distinct()
+    if sum(count > 0 for count in data.counts()) < 2:
+        left = " once copies are left out" if len(data) < whole else ""
+        raise RaceError(f"a race trains classifiers, which needs images of two classes: there is one{left}")
+    if max(data.counts()) < 2:
+        raise RaceError("a race holds images out, but no class has two different ones")
+    if len(data) < whole:
+        copies = whole - len(data)
+        which = "image, which is a copy of another" if copies == 1 else "images, which are copies of others"
+        say(f"racing without {copies} {which}")
+    return data
+
+
+def folded(task: Task, data: ImageSet, runner: Runner, budget: Budget, experiment: bool) -> Task:
+    """The task with folds of as many images as informative trainings can be paid for."""
+    decided = task.decisions.decide("images", lambda: {"count": _payable(task, data, runner, budget, experiment)})
+    if decided["count"] < len(data):
+        task.say(f"racing with {decided['count']} of {len(data)} images: time does not allow for more")
+        data = data.subset(decided["count"], task.seed)
+    return replace(task, folds=tuple(fold_splits(data, FOLDS, task.seed)))
+
+
+def _payable(task: Task, data: ImageSet, runner: Runner, budget: Budget, experiment: bool) -> int:
+    if budget.trainings is not None:
+        return len(data)
+    whole = Split(data, data, "all images")  # nothing is measured on it: what an image costs does not depend on folds
+    names = [name for name in RACED if name != "none"]
+    jobs = [TrainJob(name, named(name), task.recipe, 0, whole) for name in names]
+    cost = runner.estimate(jobs) / sum(job.image_epochs for job in jobs)
+    epochs = min(task.recipe.epochs, informative_epochs(task.recipe, 10**9))
+    return payable_images(len(data), len(data.classes), TYPICAL_CANDIDATES, epochs, cost, budget, experiment)

@@ -1,0 +1,191 @@
+"""A search step by step: methods that need no training, folds, methods that train, the race."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fasteraa.errors import ConfigError, RaceError
+from fasteraa.methods import Budget, Candidate, Method
+from fasteraa.methods.task import Task
+from fasteraa.runtime.decisions import Decisions
+from fasteraa.runtime.device import find_device
+from fasteraa.selection.config import RaceConfig, race_recipe
+from fasteraa.selection.folds import folded, raceable
+from fasteraa.selection.race import race as run_race
+from fasteraa.selection.ranking import CREDIT
+from fasteraa.selection.result import RaceResult, Result, chosen_policy
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner import Runner, Say, make_runner
+
+METHOD_SHARE = 0.5  # of the time of a race, for methods that train
+LEAST_SECONDS = 10.0  # of a race
+_SIDE_BY_SIDE = 20  # trainings of a race at once on a GPU
+
+
+def propose_and_race(
+    task: Task, methods: Sequence[Method], race: RaceConfig | None, end: float, engine: str, jobs: int | None
+) -> Result:
+    """Methods that need no training first; then folds, methods that train, and the race."""
+    note = ""
+    if task.data.masks is not None:
+        note, race = (
+            "A race trains classifiers, so images with masks have none: this is the first method's policy.",
+            None,
+        )
+    if race is None:
+        methods = methods[:1]
+    quiet = replace(task, until=end if race is None else _gradient_end(end))
+    by_name = {
+        method.name: list(method.candidates(quiet, Budget(), _NO_RUNNER)) for method in methods if not method.trains
+    }
+    trains = [method for method in methods if method.trains]
+    result: RaceResult | None = None
+    if trains or race is not None:
+        try:
+            by_name, result = _judged(task, methods, by_name, race, end, engine, jobs)
+        except RaceError as error:
+            if not any(by_name.values()):
+                raise
+            note = f"There was no race: {error}."
+    candidates = [each for method in methods for each in by_name.get(method.name, ())]
+    if not candidates:
+        raise ConfigError(
+            f"no policy was proposed by {', '.join(method.name for method in methods)}: more time, or more methods"
+        )
+    return _result(task, candidates, result, note)
+
+
+def _judged(
+    task: Task,
+    methods: Sequence[Method],
+    by_name: Mapping[str, list[Candidate]],
+    race: RaceConfig | None,
+    end: float,
+    engine: str,
+    jobs: int | None,
+) -> tuple[dict[str, list[Candidate]], RaceResult | None]:
+    settings = race or RaceConfig()
+    began, say = time.monotonic(), task.say
+    seconds = min(60 * settings.minutes, end - began)
+    if seconds < LEAST_SECONDS and end < math.inf:
+        raise RaceError("the time was up before one could begin")
+    budget = Budget(trainings=settings.trainings) if settings.trainings is not None else Budget(seconds)
+    trains = [method for method in methods if method.trains]
+    task = replace(task, recipe=race_recipe(task.data, task.device, task.config, settings))
+    with _race_folder(task) as place:
+        decisions = Decisions(place / "schedule.json", _identity(task, methods, settings))
+        _race_again(decisions, settings, say)
+        task = replace(task, decisions=decisions)
+        data = raceable(task.data, say)
+        with make_runner(engine, RunCache(place).open(), **_race_runner(task.device, jobs)) as runner:
+            task = folded(task, data, runner, budget, bool(trains))
+            runner.prepare(task.folds)
+            spent = decisions.decide("setup", lambda: {"seconds": time.monotonic() - began})["seconds"]
+            spent = budget.cost(spent, 0)
+            proposed = dict(by_name)
+            for method in trains:
+                share = budget.less(spent).share(METHOD_SHARE / len(trains))
+                proposed[method.name], cost = _propose(method, task, share, runner)
+                spent += cost
+            if race is None:
+                return proposed, None
+            candidates = [each for method in methods for each in proposed[method.name]]
+            credit = CREDIT if settings.epochs is None else 0.0  # who knows the epochs has the trainings to come raced
+            result = run_race(candidates, task, runner, budget, spent=spent, credit=credit)
+        decisions.note("setup", {"minutes": settings.minutes, "over": True})
+    return proposed, result
+
+
+def _propose(method: Method, task: Task, share: Budget, runner: Runner) -> tuple[list[Candidate], float]:
+    """Candidates of a method that trains, and what they cost; a method's decision may say how many `trainings`."""
+    began = time.monotonic()
+    candidates = list(method.candidates(task, share, runner))
+    name = f"{method.name}/cost"
+    taken = task.decisions.decide(name, lambda: {"seconds": time.monotonic() - began})["seconds"]
+    return candidates, share.cost(taken, task.decisions.get(method.name).get("trainings", share.trainings or 0))
+
+
+def _race_runner(device: str, jobs: int | None) -> dict[str, Any]:
+    """Not compiled, as it was measured: that would take the time of a whole round."""
+    on_gpu = find_device(device).type == "cuda"
+    return {"device": device, "jobs": jobs or (_SIDE_BY_SIDE if on_gpu else None), "compile": False}
+
+
+@contextmanager
+def _race_folder(task: Task) -> Iterator[Path]:
+    if task.folder is not None:
+        yield task.folder.race
+        return
+    with TemporaryDirectory() as scratch:
+        yield Path(scratch)
+
+
+def _identity(task: Task, methods: Sequence[Method], race: RaceConfig) -> str:
+    """Whatever makes it another race; not the time it may take."""
+    names = [method.name for method in methods]
+    parts = [task.data.fingerprint, names, task.config.ops, task.recipe.key, task.seed, race.trainings, 4]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _race_again(decisions: Decisions, race: RaceConfig, say: Say) -> None:
+    """A race that is over may be run again with more time; one that was stopped continues."""
+    setup = decisions.get("setup")
+    if not setup:
+        return
+    if setup.get("over") and race.trainings is None and race.minutes > setup.get("minutes", math.inf):
+        say("racing again: the race in the folder had less time")
+        decisions.forget()
+    else:
+        say("the race that was begun continues")
+
+
+def _result(task: Task, candidates: Sequence[Candidate], race: RaceResult | None, note: str) -> Result:
+    winner = race.chosen.candidate if race else candidates[0]
+    effects = next((each.details["effects"] for each in candidates if "effects" in each.details), None)
+    origin = _origin(task, candidates)
+    more = {"effects": effects.table()} if effects else {}
+    return Result(
+        policy=chosen_policy(winner, origin, race, **more),
+        candidates=tuple(candidates),
+        data=task.data,
+        folder=task.folder.path if task.folder else None,
+        race=race,
+        effects=effects,
+        details={each.label: each.details for each in candidates if each.details},
+        note=note,
+    )
+
+
+def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
+    """Where the policy was made: what the gradient search keeps, or the least that is known of any search."""
+    known = next((each.policy.provenance for each in candidates if each.policy.provenance.get("data")), None)
+    if known is not None:
+        return known
+    data = task.data
+    about = {"name": data.name, "images": len(data), "classes": len(data.classes), "fingerprint": data.fingerprint}
+    return {"method": "race", "data": about, "config": task.config.plain(), "finished": True}
+
+
+def _gradient_end(end: float) -> float:
+    """A race follows: half of what is left."""
+    now = time.monotonic()
+    return end if end == math.inf else now + (end - now) / 2
+
+
+class _NoRunner:
+    """For methods that do not train."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfigError("a method that trains must say so: trains = True")
+
+
+_NO_RUNNER: Any = _NoRunner()

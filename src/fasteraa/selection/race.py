@@ -1,0 +1,204 @@
+"""The race turns candidates, a runner and a budget into one policy and a table that says how sure that is.
+
+Candidates are trained for a while on a part of the training images and measured on the rest: all of them on one part,
+the better half on another part, and so on, until budget or parts run out (`schedule`). `none` stays to the end: what is
+not better than doing nothing is not chosen. Test images are never touched.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fasteraa.errors import ConfigError, RaceError
+from fasteraa.methods import Budget, Candidate
+from fasteraa.methods.task import Task, shortened
+from fasteraa.runtime.decisions import Decisions
+from fasteraa.selection.prior import with_prior
+from fasteraa.selection.ranking import CREDIT, Trial, best_of, choose, keep_first
+from fasteraa.selection.result import RaceResult
+from fasteraa.selection.schedule import (
+    Schedule,
+    next_round,
+    plan_race,
+    read_schedule,
+    save_schedule,
+    survivors,
+    trainings_of_rounds,
+)
+from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.runner import Runner, run_jobs
+
+
+@dataclass
+class _Ledger:
+    """What was spent before the race, and what its rounds may still cost."""
+
+    budget: Budget
+    spent: float
+
+    def left(self, schedule: Schedule) -> float:
+        return self.budget.amount - self.spent - schedule.cost
+
+
+def race(
+    candidates: Sequence[Candidate],
+    task: Task,
+    runner: Runner,
+    budget: Budget,
+    *,
+    spent: float = 0.0,
+    credit: float = CREDIT,
+) -> RaceResult:
+    """Race the candidates on the task's folds. `spent` of the budget is gone already.
+
+    `credit` is the share of a loss that longer trainings take off where networks are still as bad as guessing: 0 if the
+    trainings to come are those of the race.
+    """
+    check_candidates(candidates)
+    if not 0 <= credit < math.inf:
+        raise ConfigError(f"the credit for what is hard to learn must be finite and must not be negative, got {credit}")
+    candidates = with_prior(candidates)
+    _forget_another_race(task.decisions, candidates)
+    ledger = _Ledger(budget, spent)
+    task.decisions.decide("race", lambda: _planned(task, candidates, runner, budget.less(spent)))
+    trials = _rounds(task, candidates, runner, ledger, credit)
+    schedule = read_schedule(task.decisions)
+    chosen = choose(trials)
+    rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.prediction))
+    return RaceResult(
+        chosen=chosen,
+        trials=(chosen, *rest),
+        folds=len(task.folds),
+        recipe=shortened(task.recipe, schedule.epochs),
+        seconds=spent + schedule.cost if budget.trainings is None else math.nan,
+        images=sum(len(part) for part in (task.folds[0].train, task.folds[0].held_out)),
+        all_images=len(task.data),
+        rounds=schedule.rounds,
+        informative=_informative(task, schedule, runner, spent) if budget.trainings is None else None,
+    )
+
+
+def check_candidates(candidates: Sequence[Candidate]) -> None:
+    if not candidates:
+        raise ConfigError("a race needs a candidate")
+    for each in candidates:
+        if not isinstance(each, Candidate):
+            raise ConfigError(f"a candidate is a Candidate(label, policy), got a {type(each).__name__}")
+        if each.expected is not None and not all(0 < value < math.inf for value in each.expected):
+            raise ConfigError(f"what is expected of {each.label!r} must be positive numbers, got {each.expected}")
+    if len({candidate.label for candidate in candidates}) < len(candidates):
+        raise ConfigError(f"candidates need labels of their own, got {', '.join(each.label for each in candidates)}")
+
+
+def _planned(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: Budget) -> dict[str, object]:
+    schedule = plan_race(task, candidates, budget, _epoch_seconds(task, candidates, runner))
+    return {**vars(schedule), "rounds": [], "policies": _hashes(candidates)}
+
+
+def _hashes(candidates: Sequence[Candidate]) -> dict[str, list[object]]:
+    """Whatever makes it another race: who is eliminated depends on expectations, too."""
+    return {
+        each.label: [each.policy.hash, list(each.expected or ()), {f: p.hash for f, p in each.on_folds.items()}]
+        for each in candidates
+    }
+
+
+def _forget_another_race(decisions: Decisions, candidates: Sequence[Candidate]) -> None:
+    if decisions.get("race") and decisions.get("race").get("policies") != _hashes(candidates):
+        decisions.forget("race")
+
+
+def _epoch_seconds(task: Task, candidates: Sequence[Candidate], runner: Runner) -> float:
+    """Of one training on a fold."""
+    jobs = [task.job(each.label, each.policy, fold=0, seed=0) for each in candidates]
+    return runner.estimate(jobs) / sum(job.recipe.epochs for job in jobs)
+
+
+def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger: _Ledger, credit: float) -> list[Trial]:
+    schedule = read_schedule(task.decisions)
+    guess_loss = math.log(len(set(task.folds[0].train.labels.tolist())))
+    trials = [
+        Trial(each, credit=credit, guess_loss=guess_loss) for each in candidates if each.label in schedule.candidates
+    ]
+    alive = trials
+    for number in range(len(schedule.repeats)):
+        if number == len(schedule.rounds):
+            payable = next_round(schedule, len(alive), ledger.left(schedule))
+            if payable is None:
+                break
+            schedule = schedule.begin(schedule.repeats[number] * payable[0], payable[1])
+            save_schedule(task.decisions, schedule)
+        alive = keep_first(alive, schedule.rounds[number].trainings // schedule.repeats[number])
+        jobs = _jobs_of_round(task, schedule, number, alive)
+        outcomes, seconds = _train_round(task, runner, number, alive, jobs)
+        if schedule.rounds[number].cost is None:
+            schedule = schedule.end(ledger.budget.cost(seconds, sum(map(len, jobs))))
+            save_schedule(task.decisions, schedule)
+        for block in jobs:
+            alive = [_measured(trial, job, outcomes[job.key]) for trial, job in zip(alive, block, strict=True)]
+        done = {trial.label: trial for trial in alive}
+        trials = [done.get(trial.label, trial) for trial in trials]
+        if all(trial.failed for trial in alive):
+            break
+        alive = best_of(alive, survivors(len(alive)))
+    if all(trial.failed for trial in trials):
+        raise RaceError(f"every training of the race failed ({trials[0].label}: {trials[0].failed})")
+    return trials
+
+
+def _jobs_of_round(task: Task, schedule: Schedule, number: int, alive: Sequence[Trial]) -> list[list[TrainJob]]:
+    """A block of jobs for every repeat: one fold after the other and over again, each with its seed."""
+    first, epochs = sum(schedule.repeats[:number]), schedule.rounds[number].epochs
+    blocks = []
+    for place in range(first, first + schedule.repeats[number]):
+        fold, seed = place % len(task.folds), schedule.seeds[place]
+        name = task.folds[fold].name
+        blocks.append(
+            [
+                task.job(trial.label, trial.candidate.policy_on(name), fold=fold, seed=seed, epochs=epochs)
+                for trial in alive
+            ]
+        )
+    return blocks
+
+
+def _train_round(
+    task: Task, runner: Runner, number: int, alive: Sequence[Trial], blocks: Sequence[Sequence[TrainJob]]
+) -> tuple[dict[str, Outcome], float]:
+    """Outcomes, and the seconds of all: runs that were finished before a stop count as many as the rest."""
+    jobs = [job for block in blocks for job in block]
+    missing = len({job.key for job in jobs if runner.cache.read(job) is None})
+    if missing:
+        recipe = jobs[0].recipe
+        each = f"{len(blocks)} training{'s' * (len(blocks) > 1)} of {recipe.epochs} epochs of {recipe.network}"
+        task.say(f"race, round {number + 1}: {len(alive)} candidates, {each} each")
+    began = time.monotonic()
+    outcomes = run_jobs(runner, jobs)
+    if not missing:
+        return outcomes, runner.estimate(jobs)
+    return outcomes, (time.monotonic() - began) * len({job.key for job in jobs}) / missing
+
+
+def _measured(trial: Trial, job: TrainJob, outcome: Outcome) -> Trial:
+    images = trial.images + len(job.split.held_out)
+    if outcome.failed:
+        classes = len(set(job.split.train.labels.tolist()))
+        errors, scores = (*trial.errors, 100 - 100 / classes), (*trial.scores, math.log(classes))
+        return replace(trial, errors=errors, scores=scores, images=images, failed=outcome.failed)
+    return replace(
+        trial,
+        errors=(*trial.errors, outcome.error),
+        losses=(*trial.losses, outcome.train_loss),
+        scores=(*trial.scores, outcome.loss),
+        images=images,
+    )
+
+
+def _informative(task: Task, schedule: Schedule, runner: Runner, spent: float) -> tuple[int, float]:
+    """The shortest informative epochs, and the seconds of this race if it had those."""
+    epochs = task.informative_epochs()
+    trainings = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats))
+    return epochs, spent + trainings * epochs * schedule.rounds[0].epoch_cost

@@ -1,0 +1,214 @@
+"""What came of a race and of a search, as data: the table, the choice, and how sure it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fasteraa.methods import Candidate
+from fasteraa.policy.policy import Policy
+from fasteraa.selection.ranking import Trial
+from fasteraa.selection.schedule import Round
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.statistics import Estimate, paired
+
+if TYPE_CHECKING:
+    from fasteraa.data import ImageSet
+    from fasteraa.methods.op_effects import Effects
+
+_NEARLY = 0.8  # of the epochs that are informative
+
+
+@dataclass(frozen=True)
+class Row:
+    """A candidate in the table of a race."""
+
+    label: str
+    error: float  # % of held-out images, mean over its trainings
+    loss: float
+    train_loss: float | None
+    trainings: int
+    errors: tuple[float, ...]
+    losses: tuple[float, ...]
+    against_none: Estimate | None  # points of error, paired by fold and seed, with a 95% interval
+    eliminated: bool  # it has fewer trainings than those that came furthest
+    failed: str | None = None
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """The winner first, then by trainings and loss."""
+
+    chosen: Trial
+    trials: tuple[Trial, ...]
+    folds: int
+    recipe: TrainRecipe
+    seconds: float
+    images: int = 0  # that took part
+    all_images: int = 0  # that there were
+    rounds: tuple[Round, ...] = ()
+    informative: tuple[int, float] | None = None  # the shortest informative epochs, and the seconds of a race of those
+
+    @property
+    def table(self) -> tuple[Row, ...]:
+        none = next((trial for trial in self.trials if trial.label == "none"), None)
+        most = max(len(trial.errors) for trial in self.trials)
+        return tuple(self._row(trial, none, most) for trial in self.trials)
+
+    def _row(self, trial: Trial, none: Trial | None, most: int) -> Row:
+        against = None
+        if none is not None and none is not trial:
+            shared = min(len(trial.errors), len(none.errors))
+            against = self._paired(trial.errors[:shared], none.errors[:shared])
+        return Row(
+            label=trial.label,
+            error=trial.error,
+            loss=trial.score,
+            train_loss=trial.loss,
+            trainings=len(trial.errors),
+            errors=trial.errors,
+            losses=trial.scores,
+            against_none=against,
+            eliminated=len(trial.errors) < most,
+            failed=trial.failed,
+        )
+
+    def _paired(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> Estimate:
+        return paired(ours, theirs, overlap=1 / (self.folds - 1) if self.folds > 1 else 0.0)
+
+    def against(self, label: str) -> Estimate | None:
+        """The winner's predicted loss minus that of another, fold by fold, where both were raced."""
+        other = next((trial for trial in self.trials if trial.label == label), None)
+        if other is None or other.label == self.chosen.label:
+            return None
+        shared = min(len(self.chosen.scores), len(other.scores))
+        return self._paired(self.chosen.predictions[:shared], other.predictions[:shared])
+
+    @property
+    def least_epochs(self) -> int:
+        """Later rounds may have had fewer than the recipe."""
+        return min((each.epochs for each in self.rounds), default=self.recipe.epochs)
+
+    @property
+    def longer(self) -> tuple[int, int] | None:
+        """Epochs and minutes of a race that would say more; None if trainings were long enough, or nearly."""
+        if self.informative is None or self.least_epochs >= _NEARLY * self.informative[0]:
+            return None
+        epochs, seconds = self.informative
+        return epochs, max(2, math.ceil(seconds / 60))
+
+    def sentence(self) -> str:
+        """The recommendation, its difference to no augmentation, and how sure that is."""
+        return " ".join(filter(None, (self._recommendation(), self._ahead(), self._too_short())))
+
+    def _recommendation(self) -> str:
+        least, most = self.least_epochs, self.recipe.epochs
+        epochs = f"{most}" if least == most else f"{least} to {most}"
+        part = f", {self.images} of {self.all_images} images" if self.images < self.all_images else ""
+        count = len(self.chosen.errors)
+        how = f"{count} training{'s' * (count > 1)} of {epochs} epochs of {self.recipe.network}{part}"
+        row = next(row for row in self.table if row.label == self.chosen.label)
+        if self.chosen.label == "none":
+            return f"Use none: no policy did better than no augmentation ({row.error:.1f}% held-out error, {how})."
+        none = next((trial for trial in self.trials if trial.label == "none"), None)
+        if none is None or row.against_none is None:
+            return f"Use {row.label}: {row.error:.1f}% held-out error ({how})."
+        return (
+            f"Use {row.label}: {row.error:.1f}% held-out error against {none.error:.1f}% without augmentation "
+            f"({how}, difference {difference_words(row.against_none)})."
+        )
+
+    def _ahead(self) -> str:
+        """Who did better in the race and was not chosen, and why."""
+        rest = [t for t in self.trials[1:] if not t.failed and len(t.errors) == len(self.chosen.errors)]
+        best = min(rest, key=lambda trial: trial.error, default=None)
+        if best is None or round(best.error, 1) >= round(self.chosen.error, 1):
+            return ""
+        losses = f"{best.error:.1f}%, loss {best.score:.3f} against {self.chosen.score:.3f}"
+        if best.score > self.chosen.score:
+            return f"{best.label} has fewer errors but a higher loss ({losses})."
+        if best.prediction > self.chosen.prediction:
+            return f"{best.label} did better ({losses}) but is easier to learn, so longer trainings gain less by it."
+        return f"{best.label} did better ({losses}), by less than so few images can tell from what is usual."
+
+    def _too_short(self) -> str:
+        if self.longer is None:
+            return ""
+        epochs, minutes = self.longer
+        return (
+            f"Trainings this short say little about longer ones: {epochs} epochs would say more, and take about "
+            f"{minutes} minutes (--race-minutes {minutes})."
+        )
+
+    def provenance(self) -> dict[str, Any]:
+        """For the policy file: the whole table."""
+        return {
+            "chosen": self.chosen.label,
+            "sentence": self.sentence(),
+            "network": self.recipe.network,
+            "epochs": self.recipe.epochs,
+            "images": self.images,
+            "all_images": self.all_images,
+            "folds": self.folds,
+            "rounds": [{"runs": each.trainings, "epochs": each.epochs} for each in self.rounds],
+            "seconds": None if math.isnan(self.seconds) else round(self.seconds, 1),
+            "credit": self.chosen.credit,
+            "table": [
+                {
+                    "candidate": trial.label,
+                    "hash": trial.policy.hash,
+                    "errors": [round(error, 3) for error in trial.errors],
+                    "losses": [round(score, 4) for score in trial.scores],
+                    "training_loss": None if trial.loss is None else round(trial.loss, 4),
+                    **({"expected": list(trial.expected)} if trial.expected else {}),
+                    **({"failed": trial.failed} if trial.failed else {}),
+                }
+                for trial in self.trials
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a search returns: `policy` is what to use."""
+
+    policy: Policy
+    candidates: tuple[Candidate, ...]
+    data: ImageSet
+    folder: Path | None = None
+    race: RaceResult | None = None
+    effects: Effects | None = None  # of operations, where op-effects measured them
+    details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # label -> what its method knows
+    note: str = ""  # why there was no race, if there was to be one
+
+    @property
+    def table(self) -> tuple[Row, ...]:
+        """All candidates with errors, losses, trainings and intervals; empty without a race."""
+        return self.race.table if self.race else ()
+
+    @property
+    def chosen(self) -> str:
+        """The label of the policy to use."""
+        return self.race.chosen.label if self.race else self.candidates[0].label
+
+    @property
+    def finished(self) -> bool:
+        """False if a time limit ended a method early."""
+        return all(each.get("finished", True) for each in self.details.values())
+
+
+def chosen_policy(candidate: Candidate, origin: Mapping[str, Any], race: RaceResult | None, **more: Any) -> Policy:
+    """The candidate as it goes into the file: where it was made, and the whole table of the race."""
+    provenance = {**origin, **candidate.policy.provenance, "candidate": candidate.label}
+    if race is not None:
+        provenance["race"] = {**race.provenance(), **more}
+    return replace(candidate.policy, name=candidate.label, provenance=provenance)
+
+
+def difference_words(difference: Estimate) -> str:
+    """`-2.5 ± 0.8 points`; of one training there is no interval."""
+    interval = "" if math.isinf(difference.half) else f" ± {difference.half:.1f}"
+    return f"{difference.mean:+.1f}{interval} points" + (", one training" if math.isinf(difference.half) else "")

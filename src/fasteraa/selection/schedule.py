@@ -1,0 +1,187 @@
+"""How many candidates are trained how often and for how long: what a budget pays for, round by round.
+
+What an image costs is measured before anything is planned. After each round what that one really cost says how long the
+next ones may be. Everything that follows from a clock is kept in `runtime.decisions`, so that a race that was stopped
+continues as the same race.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fasteraa.methods import Budget, Candidate
+from fasteraa.methods.op_effects import FEWEST, LONG
+from fasteraa.methods.task import FOLDS, LEAST_EPOCHS, Task
+from fasteraa.runtime.decisions import Decisions, damaged
+
+# Trainings of a candidate in each round. Few of many and many of few is what simulated races did best with; where there
+# is no time for trainings somewhat longer than the shortest informative ones, the next.
+REPEATS: tuple[tuple[int, ...], ...] = ((1, 3, 9), (1, 3, 6), (1, 3, 3), (1, 2, 2))
+_SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
+LEAST_CANDIDATES = 6  # not fewer than these, the first of the list
+_FINALISTS = 3  # in later rounds not fewer than the best two and `none`
+LEAST_IMAGES = 1_000  # not fewer than these
+TYPICAL_CANDIDATES = 19  # for which the number of images is planned, before they are known
+
+
+@dataclass(frozen=True)
+class Round:
+    """Trainings of the candidates that are left."""
+
+    trainings: int
+    epochs: int
+    cost: float | None = None  # in the budget's unit; None until it is over
+
+    def __post_init__(self) -> None:
+        whole = type(self.trainings) is int and type(self.epochs) is int and min(self.trainings, self.epochs) > 0
+        if not whole or (self.cost is not None and not 0 <= self.cost < math.inf):
+            raise ValueError(f"{self.trainings} trainings of {self.epochs} epochs at a cost of {self.cost}")
+
+    @property
+    def epoch_cost(self) -> float:
+        """Of one training."""
+        return (self.cost or 0.0) / (self.trainings * self.epochs)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A race as it was planned, and the rounds it has come to."""
+
+    candidates: tuple[str, ...]
+    repeats: tuple[int, ...]  # trainings of a candidate in each round
+    seeds: tuple[int, ...]  # of those trainings, one after the other
+    epochs: int
+    rounds: tuple[Round, ...] = field(default=())
+
+    @property
+    def cost(self) -> float:
+        """What its rounds have cost, one that is not over left out."""
+        return sum(each.cost or 0.0 for each in self.rounds)
+
+    def begin(self, trainings: int, epochs: int) -> Schedule:
+        return replace(self, rounds=(*self.rounds, Round(trainings, epochs)))
+
+    def end(self, cost: float) -> Schedule:
+        """The last round."""
+        return replace(self, rounds=(*self.rounds[:-1], replace(self.rounds[-1], cost=cost)))
+
+
+def save_schedule(decisions: Decisions, schedule: Schedule) -> None:
+    decisions.note("race", asdict(schedule))
+
+
+def read_schedule(decisions: Decisions) -> Schedule:
+    """RunError if somebody damaged it."""
+    content: dict[str, Any] = {name: value for name, value in decisions.get("race").items() if name != "policies"}
+    try:
+        rounds = tuple(Round(**each) for each in content.pop("rounds", ()))
+        lists = {name: tuple(content.pop(name)) for name in ("candidates", "repeats", "seeds")}
+        schedule = Schedule(**lists, epochs=content["epochs"], rounds=rounds)
+        if len(schedule.seeds) != sum(schedule.repeats) or len(rounds) > len(schedule.repeats):
+            raise ValueError(f"{len(schedule.seeds)} seeds for {sum(schedule.repeats)} trainings, {len(rounds)} rounds")
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(decisions.file, error) from error
+    return schedule
+
+
+# --- what is planned before ----------------------------------------------------------------------------------------
+
+
+def trainings_of_rounds(count: int, repeats: Sequence[int]) -> list[int]:
+    """The trainings of each round, when the first begins with `count` candidates."""
+    trainings = []
+    for each in repeats:
+        trainings.append(each * count)
+        count = min(count, survivors(count) + 1)  # none stays, too
+    return trainings
+
+
+def survivors(count: int) -> int:
+    """Of so many candidates these stay."""
+    return max(min(count, 2), math.ceil(count / 2))
+
+
+def payable_images(
+    images: int, classes: int, candidates: int, epochs: int, cost: float, budget: Budget, experiment: bool = False
+) -> int:
+    """All images, or where informative trainings on them cannot be paid for, a part of them."""
+    if budget.trainings is not None:
+        return images
+    trainings = max(sum(trainings_of_rounds(candidates, (1,) * FOLDS)), 2 * FEWEST * experiment)
+    passes = trainings * epochs
+    most = math.floor(budget.seconds / (passes * max(cost, 1e-9)) * FOLDS / (FOLDS - 1))
+    return min(images, max(most, LEAST_IMAGES, 2 * classes))
+
+
+def plan_race(task: Task, candidates: Sequence[Candidate], budget: Budget, epoch: float) -> Schedule:
+    """As many candidates and epochs (at most those of the recipe) as the whole race can pay for.
+
+    An epoch of a training costs `epoch` seconds.
+    """
+    least = task.informative_epochs()
+    long = min(task.recipe.epochs, LONG * least)
+    most = task.recipe.epochs if budget.trainings is None else int(long)
+    cost = epoch if budget.trainings is None else 1 / most
+    repeats = payable_repeats(len(candidates), long, cost, budget.amount, len(task.folds))
+    count, epochs = payable_candidates(len(candidates), least, most, cost, budget.amount, repeats)
+    return Schedule(
+        candidates=tuple(candidate.label for candidate in candidates[:count]),
+        repeats=repeats,
+        seeds=tuple(task.seed + number for number in range(sum(repeats))),  # one for all would be one start for all
+        epochs=epochs,
+    )
+
+
+def payable_repeats(count: int, epochs: float, epoch: float, amount: float, folds: int) -> tuple[int, ...]:
+    """As many trainings of all candidates as the budget pays for; one on each fold in any case."""
+    for repeats in REPEATS:
+        if amount >= epochs * epoch * sum(trainings_of_rounds(count, repeats)):
+            return repeats
+    return (1,) * folds
+
+
+def payable_candidates(
+    count: int, least: int, most: int, epoch: float, amount: float, repeats: Sequence[int]
+) -> tuple[int, int]:
+    """As many candidates and epochs as the whole race can pay for, when a training's epoch costs `epoch`.
+
+    Candidates are dropped for the `least` epochs that are informative; what is left over pays for more of them.
+    """
+
+    def epochs(count: int) -> int:
+        return math.floor(amount / (sum(trainings_of_rounds(count, repeats)) * max(epoch, 1e-9)) + 1e-9)
+
+    while count > LEAST_CANDIDATES and epochs(count) < least:
+        count -= 1
+    return count, min(most, max(LEAST_EPOCHS, epochs(count)))
+
+
+# --- what is decided between rounds --------------------------------------------------------------------------------
+
+
+def next_round(schedule: Schedule, alive: int, amount: float) -> tuple[int, int] | None:
+    """Candidates and epochs of the next round; None if `amount` does not pay for one. The first is run in any case.
+
+    When a machine is slower than it was measured, fewer candidates stay than were to.
+    """
+    if not schedule.rounds:
+        return alive, schedule.epochs
+    for count in range(alive, min(alive, _FINALISTS) - 1, -1):
+        if (epochs := _next_epochs(schedule, count, amount)) is not None:
+            return count, epochs
+    return None
+
+
+def _next_epochs(schedule: Schedule, alive: int, amount: float) -> int | None:
+    """By what the last round cost: rather fewer epochs than fewer rounds, but not too few."""
+    last = schedule.rounds[-1]
+    least = min(schedule.epochs, max(LEAST_EPOCHS, math.ceil(_SHORTENED * schedule.epochs)))
+    trainings = trainings_of_rounds(alive, schedule.repeats[len(schedule.rounds) :])
+    for kept in range(len(trainings), 0, -1):
+        affordable = amount / (sum(trainings[:kept]) * max(last.epoch_cost, 1e-9))
+        if min(last.epochs, math.floor(affordable + 1e-9)) >= least:
+            return min(last.epochs, math.floor(affordable + 1e-9))
+    return None

@@ -1,0 +1,146 @@
+"""Batches for training. Images that fit live on the device and are augmented there, many batches at a time.
+
+The order is Fast AutoAugment's: policy, random crop, flip, then cutout in the mean colour (it cut zeros out of the
+normalised image, which is the same but for the rounding of the mean to a whole level).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fasteraa.data import ImageSet
+from fasteraa.data.batches import Normalise, baseline
+from fasteraa.policy.apply import augment
+from fasteraa.policy.policy import Policy
+from fasteraa.runtime.device import image_device
+from fasteraa.train.recipe import TrainRecipe
+
+Batch = tuple[Tensor, Tensor]  # uint8 images (b, 3, H, W) and labels (b,), on the device
+_AT_ONCE = {"cuda": 2**27, "cpu": 2**22}  # values augmented in one piece: a few images of each operation cost as
+# much as many, but what a CPU works on should stay in its caches
+AREAS, RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)  # of a resized crop, as everybody trains on ImageNet
+_TRIES = 10  # of a box that may not fit into the image
+
+
+class Feed(Protocol):
+    """Where a training run gets its batches."""
+
+    steps: int  # of an epoch
+    normalise: Normalise
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Its batches, augmented."""
+
+
+class DeviceFeed:
+    """All images on the device; every epoch draws its own order, policies, crops and holes from its own seed."""
+
+    def __init__(self, data: ImageSet, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
+        self.images = data.images.to(image_device(data.images, device))
+        self.labels, self.device = data.labels.to(device), device
+        self.policy, self.recipe, self.seed = policy, recipe, seed
+        self.batch = min(recipe.batch_size, len(data))
+        self.steps = len(data) // self.batch
+        self.normalise = Normalise.of(self.images).to(device)
+        self.mean = mean_colour(self.normalise)
+        self.idle = is_idle(policy)
+        pieces = _AT_ONCE.get(device.type, 0) // data.images[0].numel() // self.batch
+        self.piece = self.batch * max(1, min(pieces, self.steps))
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        generator = Generator(self.device).manual_seed(epoch_seed(self.seed, number))
+        order = torch.randperm(len(self.images), generator=generator, device=self.device)[: self.steps * self.batch]
+        for index in torch.split(order, self.piece):
+            images = self.augmented(self.images[index.to(self.images.device)].to(self.device), generator)
+            labels = self.labels[index]
+            yield from zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
+
+    def augmented(self, images: Tensor, generator: Generator) -> Tensor:
+        if not self.idle:
+            images = augment(self.policy, images, generator, pool=self.images)
+        if self.recipe.crop_kind == "resized":
+            images = resized_crop(images, generator)
+        return finished(images, self.recipe, self.mean, generator)
+
+
+def epoch_seed(seed: int, number: int) -> int:
+    return seed * 1_000_003 + number
+
+
+def is_idle(policy: Policy) -> bool:
+    return not any(stage for sub in policy.sub_policies for stage in sub.stages)
+
+
+def mean_colour(normalise: Normalise) -> Tensor:
+    """As whole levels, uint8 (1, 3, 1, 1)."""
+    return (normalise.mean * 255).round().to(torch.uint8)
+
+
+def finished(images: Tensor, recipe: TrainRecipe, colour: Tensor, generator: Generator) -> Tensor:
+    """What every image gets after the policy: crop of the padded image (unless it was cropped), flip, cutout."""
+    images = baseline(images, _Uncropped(recipe) if recipe.crop_kind == "resized" else recipe, generator)
+    return cut(images, recipe.cutout, colour, generator) if recipe.cutout else images
+
+
+class _Uncropped:
+    """The baseline of a recipe, less its padded crop."""
+
+    crop = 0.0
+
+    def __init__(self, recipe: TrainRecipe):
+        self.flip = recipe.flip
+
+
+def cut(images: Tensor, side: int, colour: Tensor, generator: Generator) -> Tensor:
+    """A square with its centre anywhere in the image, so that parts of it may lie outside."""
+    count, _, height, width = images.shape
+    inside = []
+    for length in (height, width):
+        centre = torch.randint(length, (count, 1), generator=generator, device=images.device)
+        place = torch.arange(length, device=images.device)
+        inside.append((place >= centre - side // 2) & (place < centre + (side + 1) // 2))
+    return torch.where(inside[0][:, None, :, None] & inside[1][:, None, None, :], colour, images)
+
+
+def resized_crop(images: Tensor, generator: Generator) -> Tensor:
+    """A box of 8 to 100% of each image, of shape 3:4 to 4:3, scaled (bilinear) to the size of the image."""
+    count, _, height, width = images.shape
+    box = draw_boxes(count, height, width, generator, images.device)
+    top, left, tall, wide = box.unbind(1)
+    zero = torch.zeros_like(top)
+    theta = torch.stack(
+        [
+            torch.stack([wide / width, zero, (2 * left + wide) / width - 1], 1),
+            torch.stack([zero, tall / height, (2 * top + tall) / height - 1], 1),
+        ],
+        1,
+    )
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    # a box is never larger than what it is scaled to, so no antialiasing is needed
+    out = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return out.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def draw_boxes(count: int, height: int, width: int, generator: Generator, device: torch.device) -> Tensor:
+    """float (count, 4): top, left, height, width in whole pixels. The first of ten draws that fits, or all of it."""
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(count, _TRIES, generator=generator, device=device)
+
+    area = height * width * uniform(*AREAS)
+    ratio = uniform(math.log(RATIOS[0]), math.log(RATIOS[1])).exp()
+    wide, tall = (area * ratio).sqrt().round().clamp(min=1), (area / ratio).sqrt().round().clamp(min=1)
+    fits = (wide <= width) & (tall <= height)
+    first = fits.byte().argmax(1, keepdim=True)
+    found = fits.any(1)
+    wide = torch.where(found, wide.gather(1, first)[:, 0], float(width))
+    tall = torch.where(found, tall.gather(1, first)[:, 0], float(height))
+    place = torch.rand(2, count, generator=generator, device=device)
+    top, left = (place[0] * (height - tall + 1)).floor(), (place[1] * (width - wide + 1)).floor()
+    return torch.stack([top, left, tall, wide], 1)

@@ -1,0 +1,88 @@
+"""A training as data: what to train with, on which images, from which seed; and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from fasteraa.policy.named import named
+from fasteraa.policy.policy import Policy
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.split import Split
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """One training. Its key is the cache's key, so nothing runs twice; the label is for people."""
+
+    label: str
+    policy: Policy
+    recipe: TrainRecipe
+    seed: int
+    split: Split
+
+    @cached_property
+    def key(self) -> str:
+        """Whatever would change the outcome."""
+        train, held_out = self.split.fingerprints
+        parts = (train, held_out, self.policy.hash, self.recipe.key, self.seed)
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    @property
+    def image_epochs(self) -> int:
+        """Images that pass through the network: what a training costs is proportional to it."""
+        return len(self.split.train) * self.recipe.epochs
+
+    def __str__(self) -> str:
+        return f"{self.label}, seed {self.seed}"
+
+
+def make_job(label: str, policy: Policy, recipe: TrainRecipe, seed: int, split: Split) -> TrainJob:
+    """The recipe's cutout follows every policy but `none`; `cutout` is that alone. What they do counts, not a name."""
+    if policy.hash == named("none").hash:
+        recipe = replace(recipe, cutout=0)
+    elif recipe.cutout and policy.hash == named("cutout").hash:
+        policy = named("none")
+    return TrainJob(label, policy, recipe, seed, split)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a training. One that failed has no error; ask `failed` first."""
+
+    error: float  # % of the held-out images
+    loss: float  # on them, at the temperature that suits the network best
+    train_loss: float  # mean of the last epoch
+    seconds: float  # of training, its own share where several shared a device
+    failed: str | None = None  # why it came to nothing
+    record: Mapping[str, Any] = field(default_factory=dict)  # all that is kept of it, as in its file
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Outcome:
+        """From the record of a run; KeyError, TypeError or ValueError if it cannot be one."""
+        whole = _number(record["seconds"], "seconds", 0, math.inf)
+        seconds = _number(record.get("share_seconds", whole / record.get("together", 1)), "share_seconds", 0, math.inf)
+        if "diverged" in record:
+            return cls(math.nan, math.nan, math.nan, seconds, str(record["diverged"]), record)
+        return cls(
+            _number(record["error"], "error", 0, 100),
+            _number(record.get("held_out_loss", math.nan), "held_out_loss", 0, math.inf),
+            _number(record.get("train_loss", math.nan), "train_loss", 0, math.inf),
+            seconds,
+            None,
+            record,
+        )
+
+
+def _number(value: Any, name: str, low: float, high: float) -> float:
+    """NaN stands for what an old record does not hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not (math.isnan(value) or low <= value <= high):
+        raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value:g}")
+    return float(value)

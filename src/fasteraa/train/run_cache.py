@@ -1,0 +1,91 @@
+"""The cache of finished trainings: a record each, found by the job's key, so nothing runs twice.
+
+A race, a comparison and a table write one file per training while they run. `pack` makes one file of them, for
+keeping; both are read.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fasteraa.errors import RunError
+from fasteraa.runtime.files import as_file_name, explain_os_error, write_atomic
+from fasteraa.train.job import Outcome, TrainJob
+
+RUNS, PACKED = "runs", "runs.json"
+
+
+class RunCache:
+    """Records and checkpoints of trainings in a folder."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.runs = folder, folder / RUNS
+
+    def open(self) -> RunCache:
+        """Make it and see that it can be written, before any work is done."""
+        with explain_os_error(self.folder):
+            self.runs.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.runs).close()
+        return self
+
+    def file(self, job: TrainJob) -> Path:
+        """The name is for people; the key decides: one that is there, or was begun, under another label is that one."""
+        found = sorted(self.runs.glob(f"*-{job.key}.json")) or sorted(self.runs.glob(f"*-{job.key}.pt"))
+        name = f"{as_file_name(job.label)}-{job.seed}-{job.key}.json"
+        return found[0].with_suffix(".json") if found else self.runs / name
+
+    def checkpoint(self, job: TrainJob) -> Path:
+        return self.file(job).with_suffix(".pt")
+
+    def read(self, job: TrainJob) -> Outcome | None:
+        """None if it was not run."""
+        file = self.file(job)
+        if file.exists():
+            return _outcome(file, lambda: json.loads(file.read_text(encoding="utf-8")))
+        if job.key in self._packed:
+            return _outcome(self.folder / PACKED, lambda: self._packed[job.key])
+        return None
+
+    def write(self, job: TrainJob, record: Mapping[str, Any]) -> None:
+        """A record that is there already stays as it is."""
+        file = self.file(job)
+        if not file.exists():
+            write_atomic(file, json.dumps(record, indent=1) + "\n")
+
+    @cached_property
+    def _packed(self) -> dict[str, dict[str, Any]]:
+        return _read_packed(self.folder / PACKED)
+
+
+def pack(folder: Path, files: Iterable[Path]) -> None:
+    """One file of many records; what was packed before stays."""
+    records = {file.stem.rpartition("-")[2]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    content = {**_read_packed(folder / PACKED), **records}
+    rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(content[key])}" for key in sorted(content))
+    write_atomic(folder / PACKED, f"{{\n{rows}\n}}\n")
+
+
+def _read_packed(file: Path) -> dict[str, dict[str, Any]]:
+    if not file.exists():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or not all(isinstance(each, dict) for each in content.values()):
+            raise ValueError("it must hold an object of records")
+    except (ValueError, OSError, RecursionError) as error:
+        raise RunError(
+            f"the records {str(file)!r} cannot be read ({error}): remove the file to run them again"
+        ) from error
+    return content
+
+
+def _outcome(file: Path, read: Any) -> Outcome:
+    try:
+        return Outcome.of(read())
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+        raise RunError(f"the record {str(file)!r} cannot be read ({error}): remove it to run it again") from error

@@ -1,0 +1,154 @@
+"""Which images train and which measure: a source's own test images, a held-out share, or folds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fasteraa.data import ImageSet
+from fasteraa.data.decode import Look
+from fasteraa.data.image_folder import check_beside
+from fasteraa.data.lazy_set import Images, LazyImageSet
+from fasteraa.data.load import as_size, check_not_empty, hold_out
+from fasteraa.data.materialize import Wanted, gather, probe_size
+from fasteraa.data.requirements import check_for_classifiers
+from fasteraa.data.resolve import open_source
+from fasteraa.data.source import Listing, Source
+from fasteraa.errors import ConfigError, DataError, SplitError
+
+HELD_OUT = 0.2  # of the training images, where a source has no other ones
+MEMORY_SHARE = 0.5  # of this machine's memory: decoded images that need more stay in their files
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which images train a network and which measure it."""
+
+    train: Images
+    held_out: Images
+    name: str  # of the held-out images: test images, 20% of the training images, fold 1
+    share: float = 0.0  # of the training images that was held out to measure errors on
+    seed: int = 0  # by which that share was chosen
+    measured_on: str = "test"  # the source's split that errors are measured on where no share is held out
+
+    @property
+    def fingerprints(self) -> tuple[str, str]:
+        return self.train.fingerprint, self.held_out.fingerprint
+
+    @property
+    def broken(self) -> list[str]:
+        """Which images are left out, and why; of sets that stay in their files it is not known before training."""
+        sets = [each for each in (self.train, self.held_out) if isinstance(each, ImageSet)]
+        found = dict.fromkeys(each for data in sets for each in data.broken)  # parts of one set tell the same
+        return [f"{each.path} ({each.reason})" for each in found]
+
+    @cached_property
+    def twice(self) -> int:
+        """Held-out images that are among the training images, pixel by pixel; sets that stay in files are not read."""
+        if not (isinstance(self.train, ImageSet) and isinstance(self.held_out, ImageSet)):
+            return 0
+        trained = set(_digests(self.train))
+        return sum(each in trained for each in _digests(self.held_out))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is to be known of the images before anything is trained."""
+        lines = [f"left out, could not be read: {each}" for each in self.broken]
+        return [*lines, twice_words(self.twice, len(self.held_out))] if self.twice else lines
+
+
+def twice_words(count: int, of: int) -> str:
+    return (
+        f"{count} of the {of} held-out images {'is' if count == 1 else 'are'} among the training images, too (the same "
+        "pixels), which flatters all policies: see fasteraa data check"
+    )
+
+
+def _digests(data: ImageSet) -> Iterator[bytes]:
+    return (hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in data.images.numpy())
+
+
+def open_split(
+    source: Any,
+    *,
+    folder: Path | None = None,
+    data_root: str | Path | None = None,
+    split: str = "train",
+    size: int | None = None,
+    subset: int | None = None,
+    held_out: float | None = None,
+    seed: int = 0,
+) -> Split:
+    """Training images, and the source's test (or val) images; a part of the training images where it has none.
+
+    `held_out` asks for such a part in any case, so that a choice can be made without a look at the test images. The
+    `folder` that is going to be written must not lie among the images.
+    """
+    if held_out is not None and not 0 < held_out < 1:
+        raise ConfigError(f"the held-out share must be in (0, 1), got {held_out}")
+    if folder is not None:
+        check_beside(source, folder)
+    opened = open_source(source, data_root)
+    train = opened.listing(split)
+    check_not_empty(train, opened.name, split)
+    check_for_classifiers(train, opened.name)
+    test = _test_listing(opened, train.classes) if held_out is None else None
+    measured_on, share = "test images", 0.0
+    if test is None:
+        share, all_of_them = HELD_OUT if held_out is None else held_out, len(train)
+        train, test = hold_out(train, opened.name, share, seed)
+        percent = 100 * len(test) / all_of_them  # every class is in it, so it may be more than was asked for
+        measured_on = f"{percent:.3g}% of the training images"
+    side = as_size(size) or probe_size(train, Look())
+    fits = fits_memory((subset or len(train)) + len(test), side)
+    data = _images(train, opened.name, side, fits, subset, seed)
+    measured = _images(test, opened.name, side, fits)
+    other = "test" if "test" in opened.splits else "val"
+    return Split(data, measured, measured_on, share, seed, other)
+
+
+def fold_splits(data: ImageSet, count: int, seed: int) -> list[Split]:
+    """Each fold holds another part of every class out; very few images allow fewer folds."""
+    parts = data.folds(min(count, sum(each for each in data.counts() if each > 1)), seed)
+    return [Split(rest, part, f"fold {fold}") for fold, (rest, part) in enumerate(parts, 1)]
+
+
+def fits_memory(count: int, size: tuple[int, int]) -> bool:
+    """Whether so many decoded images need at most half of this machine's memory."""
+    have = _memory()
+    return have is None or count * 3 * size[0] * size[1] <= MEMORY_SHARE * have
+
+
+def _memory() -> int | None:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+
+
+def _images(
+    listing: Listing, name: str, size: tuple[int, int], fits: bool, subset: int | None = None, seed: int = 0
+) -> Images:
+    if fits:
+        return gather(listing, name, Wanted(size, subset, seed))
+    listed = LazyImageSet.of(listing, name, size)
+    return listed if subset is None else listed.subset(subset, seed)
+
+
+def _test_listing(opened: Source, classes: tuple[str, ...]) -> Listing | None:
+    """The test images with the training images' class numbers; None if there are none."""
+    try:
+        test = opened.listing("test")
+    except SplitError:
+        return None
+    unknown = sorted({test.classes[label] for label in np.unique(test.labels)} - set(classes))
+    if unknown:
+        raise DataError(f"the test images have classes that the training images lack: {', '.join(unknown[:5])}")
+    if test.classes == classes:
+        return test
+    number = np.array([classes.index(name) if name in classes else -1 for name in test.classes], dtype=np.int64)
+    return replace(test, classes=classes, labels=number[test.labels])

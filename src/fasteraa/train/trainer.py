@@ -1,0 +1,413 @@
+"""Train one network with one policy, and measure it once, at the end, on images it has not seen.
+
+The last epoch is the result. Nothing is ever selected on test data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fasteraa._version import __version__, commit
+from fasteraa.data.batches import Normalise
+from fasteraa.data.lazy_set import Images
+from fasteraa.errors import ConfigError, OutOfTime, RunError
+from fasteraa.nets import build
+from fasteraa.policy.policy import Policy
+from fasteraa.runtime.device import explain_out_of_memory, find_device
+from fasteraa.runtime.files import replacing, write_atomic
+from fasteraa.runtime.seeds import seeded
+from fasteraa.runtime.signals import defer_signals
+from fasteraa.train.captured import CapturedGroup, tuned_convolutions
+from fasteraa.train.device_batches import Batch, Feed, epoch_seed
+from fasteraa.train.metrics import Measured, measured
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.worker_batches import make_feed, plain_batches
+
+_WORTH_FUSING = 500  # steps of a run; by its own alone, so that no other run decides how it is calculated
+_SAVE_EVERY_S = 60.0  # checkpoints of a training run
+Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
+Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The outcome of one training run."""
+
+    error: float  # % of the held-out images, after the last epoch
+    error_top5: float
+    held_out_loss: float  # how sure it is of the right classes there, however sure it is in general
+    train_loss: float  # mean of the last epoch
+    seconds: float  # of training, without set-up and without the final measurement
+    setup_seconds: float  # compilation and capture
+    together: int  # runs that shared the device in the end, and these seconds
+    share_seconds: float  # its own part of them, whoever shared the device meanwhile
+    kernels: str  # plain or compiled; of a resumed run, one after the other
+    steps: int
+    network: nn.Module
+    normalise: Normalise
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A training run that came to nothing: there is no network worth measuring."""
+
+    why: str
+    seconds: float
+    together: int
+    provenance: dict[str, Any]
+
+
+def train(
+    data: Images,
+    held_out: Images,
+    policy: Policy,
+    recipe: TrainRecipe,
+    seed: int = 0,
+    *,
+    device: str = "auto",
+    checkpoint: Path | None = None,
+    tell: Tell | None = None,
+    until: Until | None = None,
+) -> Trained:
+    """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run goes on from there."""
+    job = TrainingRun(policy, recipe, seed, checkpoint)
+    (found,) = train_together(data, held_out, [job], device=device, tell=tell, until=until)
+    if isinstance(found, Diverged):
+        raise RunError(f"{found.why}: lower learning_rate")
+    return found
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One training run: what to train with, from which seed, and where to keep its checkpoint."""
+
+    policy: Policy
+    recipe: TrainRecipe
+    seed: int = 0
+    checkpoint: Path | None = None
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def train_together(
+    data: Images,
+    held_out: Images,
+    jobs: Sequence[TrainingRun],
+    *,
+    device: str = "auto",
+    fuse: bool | None = None,
+    tell: Tell | None = None,
+    until: Until | None = None,
+) -> list[Trained | Diverged]:
+    """Several runs in lockstep: on a GPU the steps of all are one graph, whose branches run side by side.
+
+    A run whose loss is not finite any more takes no other with it.
+
+    `fuse` makes fewer kernels of the network's on a GPU, by default in runs that are long enough. Most networks are
+    compiled for it: half a minute of waiting (WRN-40-2 on an H200, empty caches).
+    """
+    if data.classes != held_out.classes:
+        raise ConfigError("training and held-out images must have the same classes")
+    if len({(job.recipe.epochs, job.recipe.batch_size) for job in jobs}) > 1:
+        raise ConfigError("runs trained together must have the same epochs and batch_size")
+    place = find_device(device)
+    origins = [_provenance(data, held_out, job.policy, job.recipe, job.seed, place) for job in jobs]
+    with explain_out_of_memory("lower --batch-size, --size or --jobs, or take a smaller --network"):
+        group = Group([Training(data, job.policy, job.recipe, job.seed, place) for job in jobs], fuse)
+        group.go([job.checkpoint for job in jobs], tell, until)
+        pairs = zip(group.members, origins, strict=True)
+        found = [_outcome(group, training, held_out, provenance) for training, provenance in pairs]
+    for job in jobs:
+        if job.checkpoint is not None:
+            job.checkpoint.unlink(missing_ok=True)
+    return found
+
+
+def _outcome(group: Group, training: Training, held_out: Images, provenance: dict[str, Any]) -> Trained | Diverged:
+    together = len(group.members)
+    if training.diverged is not None:
+        why = f"the training loss was not finite in epoch {training.diverged}"
+        return Diverged(why, group.seconds, together, provenance)
+    measured = training.measure(held_out)
+    if not math.isfinite(measured.loss):  # the last steps ruined it: the loss of an epoch does not know of the last one
+        return Diverged("the loss on held-out images was not finite", group.seconds, together, provenance)
+    return Trained(
+        error=measured.error,
+        error_top5=measured.error_top5,
+        held_out_loss=measured.loss,
+        train_loss=training.loss,
+        seconds=group.seconds,
+        setup_seconds=group.setup_seconds,
+        together=together,
+        share_seconds=training.share_seconds,
+        kernels=" and ".join(training.kernels) or "unknown",
+        steps=training.recipe.epochs * training.feed.steps,
+        network=training.network,
+        normalise=training.feed.normalise,
+        provenance=provenance,
+    )
+
+
+class Group:
+    """Runs that are trained in lockstep (mostly one), and the loop that trains them."""
+
+    def __init__(self, members: list[Training], fuse: bool | None = None):
+        self.members, self.device = members, members[0].device
+        self.epochs, self.epoch = members[0].recipe.epochs, 0
+        self.fuse = self.epochs * members[0].feed.steps >= _WORTH_FUSING if fuse is None else fuse
+        self.kernels = "plain"  # as in Trained; recording may fuse them
+        # without a reference back: what it holds (processes that read, GPU memory) is given back when it is let go
+        self.step: Callable[[list[Batch]], Tensor] = partial(_plain_step, members)
+        self.seconds, self.setup_seconds = 0.0, 0.0
+
+    def go(self, checkpoints: Sequence[Path | None], tell: Tell | None = None, until: Until | None = None) -> None:
+        """All epochs that are left. A signal or the time limit ends it after an epoch, with the state saved."""
+        self._load(checkpoints)
+        self.capture()
+        saved = time.monotonic()
+        with defer_signals() as caught:
+            while self.epoch < self.epochs and any(member.diverged is None for member in self.members):
+                began = time.monotonic()
+                self.one_epoch()
+                self._count(time.monotonic() - began)
+                if tell is not None:
+                    tell(self.epoch, self.epochs, self.members[0].loss)
+                unfinished = self.epoch < self.epochs
+                due = time.monotonic() - saved > _SAVE_EVERY_S and unfinished
+                late = until is not None and time.time() > until() and unfinished
+                if due or late or caught:
+                    self._save(checkpoints)
+                    saved = time.monotonic()
+                if caught:
+                    raise KeyboardInterrupt(caught[0])
+                if late:
+                    raise OutOfTime(f"time was up after {self.epoch} of {self.epochs} epochs")
+
+    def capture(self) -> None:
+        """On a GPU, make one graph of a step. What networks draw meanwhile is not the caller's, either."""
+        began = time.monotonic()
+        if self.device.type == "cuda" and self.epoch < self.epochs:
+            with (
+                tuned_convolutions(),
+                torch.cuda.device(self.device),  # else the graph of another GPU, and empty
+                network_draws(self.members[0].seed, self.device),
+            ):
+                self.step = CapturedGroup(self)
+        self.setup_seconds = time.monotonic() - began
+
+    def one_epoch(self) -> None:
+        first = self.members[0]
+        total = torch.zeros(len(self.members), device=self.device)
+        with network_draws(epoch_seed(first.seed, self.epoch), self.device):
+            feeds = [member.feed.epoch(self.epoch) for member in self.members]
+            for number, batches in enumerate(zip(*feeds, strict=True)):
+                for member in self.members:
+                    rate = member.recipe.rate(self.epoch * first.feed.steps + number, first.feed.steps)
+                    member.rate.fill_(rate)
+                total += self.step(list(batches))
+        means = (total / first.feed.steps).tolist()  # the only wait for the device in an epoch
+        self.epoch += 1
+        for member, mean in zip(self.members, means, strict=True):
+            member.loss = mean
+            if member.diverged is None and not math.isfinite(mean):
+                member.diverged = self.epoch  # it keeps its place in the graph: to record another would take longer
+
+    def _count(self, seconds: float) -> None:
+        """Of an epoch: whose time it was, and what calculated it."""
+        self.seconds += seconds
+        for member in self.members:
+            member.share_seconds += seconds / len(self.members)
+            if self.kernels not in member.kernels:
+                member.kernels.append(self.kernels)
+
+    def _save(self, checkpoints: Sequence[Path | None]) -> None:
+        for member, path in zip(self.members, checkpoints, strict=True):
+            if path is not None:
+                member.save(path, self.epoch, self.seconds)
+
+    def _load(self, checkpoints: Sequence[Path | None]) -> None:
+        """Go on where all members stand."""
+        states = [_read(path, self.device) for path in checkpoints]
+        stand = [_epoch_of(state) for state in states]
+        if len(set(stand)) > 1:
+            raise RunError(
+                f"runs that were begun can be trained together only from the same epoch on, these have {stand} behind "
+                "them: train them apart"
+            )
+        for member, path, state in zip(self.members, checkpoints, states, strict=True):
+            if state is not None:
+                try:
+                    member.take(state)
+                    self.epoch, self.seconds = state["epoch"], state["seconds"]
+                except (KeyError, ValueError, TypeError, RuntimeError) as error:
+                    raise RunError(
+                        f"the checkpoint {str(path)!r} is of another run: remove it to start anew"
+                    ) from error
+
+
+def _plain_step(members: Sequence[Training], batches: Sequence[Batch]) -> Tensor:
+    return torch.stack([member.step(*batch) for member, batch in zip(members, batches, strict=True)])
+
+
+class Training:
+    """One run: a network, its feed of batches, its optimiser, and the step that changes them."""
+
+    def __init__(self, data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
+        self.recipe, self.device, self.seed = recipe, device, seed
+        with seeded(seed):
+            network = build(recipe.network, len(data.classes), min(data.size))
+        self.network: nn.Module = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network.train()
+        self.forward: Callable[[Tensor], Tensor] = self.network
+        self.feed: Feed = make_feed(data, policy, recipe, seed, device)
+        self.half = _is_half(recipe.precision, device)
+        self.rate = torch.tensor(0.0, device=device)
+        self.optimiser = _optimiser(self.network, recipe, self.rate)
+        self.loss = math.nan
+        self.diverged: int | None = None  # the epoch in which its loss was not finite
+        self.share_seconds, self.kernels = 0.0, list[str]()  # as in Trained
+
+    def step(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Forward, backward, clip, update; the plain path, which the captured one repeats."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(self._of(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
+        self.optimiser.step()
+        return loss.detach()
+
+    def logits(self, x: Tensor) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext():
+            return self.forward(x).float()
+
+    @torch.no_grad()
+    def measure(self, held_out: Images) -> Measured:
+        self.network.eval()
+        batches = plain_batches(held_out, self.recipe, max(256, self.recipe.batch_size), self.device)
+        return measured((self._of(images), labels) for images, labels in batches)
+
+    def _of(self, images: Tensor) -> Tensor:
+        x = self.feed.normalise(images.float() / 255)
+        return self.logits(x.contiguous(memory_format=torch.channels_last))
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path, epoch: int, seconds: float) -> None:
+        state = {
+            "network": self.network.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "epoch": epoch,
+            "loss": self.loss,
+            "diverged": self.diverged,
+            "seconds": seconds,
+            "share_seconds": self.share_seconds,
+            "kernels": self.kernels,
+        }
+        with replacing(path) as partial:
+            torch.save(state, partial)
+
+    def take(self, state: dict[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate
+        self.loss, self.diverged = state["loss"], state.get("diverged")
+        self.share_seconds, self.kernels = state.get("share_seconds", state["seconds"]), state.get("kernels", [])
+
+    def tensors(self) -> list[Tensor]:
+        """Everything a step changes; the optimiser's state only once it exists."""
+        slots = (self.optimiser.state[p] for group in self.optimiser.param_groups for p in group["params"])
+        moments = [value for slot in slots for value in slot.values() if isinstance(value, Tensor)]
+        return [*self.network.state_dict().values(), *moments]
+
+
+def epochs_done(checkpoint: Path) -> int:
+    """How many a run has behind it, by its checkpoint; 0 without one. Weights are not read."""
+    return _epoch_of(_read(checkpoint, torch.device("cpu"), mmap=True))
+
+
+def _epoch_of(state: dict[str, Any] | None) -> int:
+    return 0 if state is None else int(state.get("epoch", 0))
+
+
+def _read(path: Path | None, device: torch.device, mmap: bool = False) -> dict[str, Any] | None:
+    """Tensors and plain values alone: nothing in the file is executed."""
+    if path is None or not path.exists():
+        return None
+    if not zipfile.is_zipfile(path):
+        raise RunError(f"{str(path)!r} is no checkpoint, or a damaged one: remove it to start anew")
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
+    except Exception as error:
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise RunError(f"the checkpoint {str(path)!r} could not be read ({reason}): remove it to start anew") from error
+    return state
+
+
+@contextmanager
+def network_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """What a network draws while it trains (Shake-Shake, dropout) comes from the seed; the caller's state is kept."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _optimiser(network: nn.Module, recipe: TrainRecipe, rate: Tensor) -> torch.optim.SGD:
+    """No decay on norms and biases, which are the parameters of one dimension."""
+    decayed = [p for p in network.parameters() if p.ndim > 1]
+    plain = [p for p in network.parameters() if p.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return torch.optim.SGD(groups, rate, recipe.momentum, nesterov=recipe.momentum > 0, fused=True)
+
+
+def _is_half(precision: str, device: torch.device) -> bool:
+    if precision != "auto":
+        return precision == "bfloat16"
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    return device.type == "cpu" and _cpu_has_bfloat16()
+
+
+def _cpu_has_bfloat16() -> bool:
+    """Whether it calculates in them; one that converts back and forth is slower than with float32."""
+    told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(told.get("avx512_bf16") or told.get("amx_bf16"))
+
+
+def _provenance(
+    data: Images, held_out: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device
+) -> dict[str, Any]:
+    return {
+        "data": {"name": data.name, "images": len(data), "fingerprint": data.fingerprint},
+        "held_out": {"images": len(held_out), "fingerprint": held_out.fingerprint},
+        "policy": {"name": policy.name, "hash": policy.hash},
+        "recipe": asdict(recipe),
+        "precision": "bfloat16" if _is_half(recipe.precision, device) else "float32",
+        "seed": seed,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine() + " CPU",
+        "versions": {"fasteraa": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "commit": commit(),
+    }
+
+
+def save_network(path: Path, trained: Trained) -> None:
+    """Weights, to be loaded without executing anything."""
+    with replacing(path) as partial:
+        torch.save(trained.network.state_dict(), partial)
+    write_atomic(path.with_suffix(".json"), json.dumps(trained.provenance, indent=1) + "\n")

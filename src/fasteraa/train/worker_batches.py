@@ -1,0 +1,232 @@
+"""Batches from images that stay in their files: worker processes decode and apply the policy, the device does the rest.
+
+Every image of an epoch has a seed of its own, so the batches do not depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+from torchvision.transforms import v2
+
+from fasteraa.data import ImageSet
+from fasteraa.data.batches import Normalise
+from fasteraa.data.decode import fit
+from fasteraa.data.lazy_set import Images, LazyImageSet
+from fasteraa.errors import DataError
+from fasteraa.images import to_tensor
+from fasteraa.policy.policy import Policy
+from fasteraa.train.device_batches import (
+    AREAS,
+    RATIOS,
+    Batch,
+    DeviceFeed,
+    Feed,
+    epoch_seed,
+    finished,
+    is_idle,
+    mean_colour,
+)
+from fasteraa.train.recipe import TrainRecipe
+
+MEASURED = 1_000  # images that mean and spread are taken from
+_NEIGHBOURS = 16  # images that are tried in the place of a broken one
+_LARGER = 256 / 224  # a test image is scaled to this before its centre is cut out, where training crops are resized
+Item = tuple[
+    Tensor, int, int
+]  # image, label (-1: nothing readable), place of a broken image that it stands in for or -1
+Key = tuple[int, int]  # place, seed
+
+
+def make_feed(data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device) -> Feed:
+    kind = DeviceFeed if isinstance(data, ImageSet) else LoaderFeed
+    return kind(data, policy, recipe, seed, device)  # type: ignore[arg-type]
+
+
+class LoaderFeed:
+    """Images are read when a batch needs them; order and draws depend on seed and epoch alone."""
+
+    def __init__(
+        self,
+        data: LazyImageSet,
+        policy: Policy,
+        recipe: TrainRecipe,
+        seed: int,
+        device: torch.device,
+        workers: int | None = None,
+    ):
+        self.data, self.recipe, self.seed, self.device = data, recipe, seed, device
+        self.batch = min(recipe.batch_size, len(data))
+        self.steps = len(data) // self.batch
+        self.normalise = Normalise.of(data.sample(MEASURED)).to(device)
+        self.mean = mean_colour(self.normalise)
+        self.order = _Order(len(data))
+        self.broken: set[int] = set()
+        images = _Training(data, policy, recipe)
+        self.loader = _loader(images, self.batch, device, workers, sampler=self.order, drop_last=True)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        generator = Generator(self.device).manual_seed(epoch_seed(self.seed, number))
+        self.order.seed = epoch_seed(self.seed, number)
+        for images, labels, stands_in in _batches(self.loader):
+            self._note(labels, stands_in)
+            images = images.to(self.device, non_blocking=True)
+            labels = labels.to(self.device, non_blocking=True)
+            yield finished(images, self.recipe, self.mean, generator), labels
+
+    def _note(self, labels: Tensor, stands_in: Tensor) -> None:
+        self.broken.update(stands_in[stands_in >= 0].tolist())
+        self.data.check_broken(self.broken)
+        if bool((labels < 0).any()):
+            place = int(stands_in[labels < 0][0])
+            raise DataError(f"{_NEIGHBOURS} images in a row cannot be read, from {self.data.where(place)} on")
+
+
+def plain_batches(data: Images, recipe: TrainRecipe, batch: int, device: torch.device) -> Iterator[Batch]:
+    """Held-out images as they are, each once, in order."""
+    if isinstance(data, ImageSet):
+        for images, labels in zip(torch.split(data.images, batch), torch.split(data.labels, batch), strict=True):
+            yield images.to(device), labels.to(device)
+        return
+    broken: set[int] = set()
+    for images, labels, place in _batches(_loader(_Measuring(data, recipe), batch, device, None)):
+        broken.update(place[labels < 0].tolist())
+        data.check_broken(broken)
+        readable = labels >= 0
+        yield images[readable].to(device), labels[readable].to(device)
+
+
+class _Training(Dataset[Item]):
+    """Decode, policy, and the resized crop; what is the same for a whole batch is left to the device."""
+
+    def __init__(self, data: LazyImageSet, policy: Policy, recipe: TrainRecipe):
+        self.data, self.labels, self.resized = data, data.labels.tolist(), recipe.crop_kind == "resized"
+        self.policy = None if is_idle(policy) else policy.transform(pool=_Partners(data, self.resized))
+        self.crop = v2.RandomResizedCrop(data.size, AREAS, RATIOS)
+
+    def __getitem__(self, key: Key) -> Item:
+        place, seed = key
+        with drawing_from(seed):
+            for shift in range(_NEIGHBOURS):
+                found = (place + shift) % len(self.labels)
+                image = _tried(self.data, found)
+                if image is not None:
+                    return self._augmented(image), self.labels[found], place if shift else -1
+        return torch.zeros(3, *self.data.size, dtype=torch.uint8), -1, place
+
+    def _augmented(self, image: Any) -> Tensor:
+        if not self.resized:
+            image = fit(image, self.data.size)
+        if self.policy is not None:
+            image = self.policy(image)
+        return to_tensor(self.crop(image) if self.resized else image)
+
+
+class _Partners:
+    """Any image of the set, for sample_pairing."""
+
+    def __init__(self, data: LazyImageSet, whole: bool):
+        self.data, self.whole = data, whole
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, place: int) -> Any:
+        for shift in range(_NEIGHBOURS):
+            image = _tried(self.data, (place + shift) % len(self.data))
+            if image is not None:
+                return image if self.whole else fit(image, self.data.size)
+        raise DataError(f"{_NEIGHBOURS} images in a row cannot be read, from {self.data.where(place)} on")
+
+
+class _Measuring(Dataset[Item]):
+    """Test images: their centre at the set's size; a margin is cut off where training crops are resized."""
+
+    def __init__(self, data: LazyImageSet, recipe: TrainRecipe):
+        self.data, self.labels = data, data.labels.tolist()
+        self.scale = _LARGER if recipe.crop_kind == "resized" else 1.0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, place: int) -> Item:
+        image = _tried(self.data, place)
+        if image is None:
+            return torch.zeros(3, *self.data.size, dtype=torch.uint8), -1, place
+        height, width = self.data.size
+        larger = fit(image, (round(self.scale * height), round(self.scale * width)))
+        return to_tensor(v2.functional.center_crop(larger, [height, width])), self.labels[place], place
+
+
+class _Order(Sampler[Key]):
+    """A new order for every epoch, and a seed for every image of it."""
+
+    def __init__(self, count: int):
+        self.count, self.seed = count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Key]:
+        generator = Generator().manual_seed(self.seed)
+        places = torch.randperm(self.count, generator=generator).tolist()
+        seeds = torch.randint(2**62, (self.count,), generator=generator).tolist()
+        return zip(places, seeds, strict=True)
+
+
+def _tried(data: LazyImageSet, place: int) -> Any:
+    try:
+        return data.read(place)
+    except (DataError, MemoryError):
+        raise
+    except Exception:  # Pillow's parsers raise almost anything on damaged bytes
+        return None
+
+
+@contextmanager
+def drawing_from(seed: int) -> Iterator[None]:
+    """torch's generator of the CPU, from a seed, and as it was afterwards."""
+    state = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def worker_count() -> int:
+    """Processes that read: the cores this process may use; none where processes cannot be forked."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return 0
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _loader(
+    images: Dataset[Item], batch: int, device: torch.device, workers: int | None, **settings: Any
+) -> DataLoader[Any]:
+    count = worker_count() if workers is None else workers
+    # forked, because a listing of a million images is shared that way and need not be pickled
+    forked = {"multiprocessing_context": "fork", "persistent_workers": True, "worker_init_fn": _begin} if count else {}
+    settings |= {"pin_memory": device.type == "cuda", "generator": Generator()}  # its own: the caller's stays untouched
+    return DataLoader(images, batch, num_workers=count, **forked, **settings)  # type: ignore[arg-type]
+
+
+def _begin(number: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training's: it ends the epoch in good order
+
+
+def _batches(loader: DataLoader[Any]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    with warnings.catch_warnings():
+        # Python warns of forking with threads; the workers touch neither a lock nor a device of ours
+        warnings.filterwarnings("ignore", ".*multi-threaded.*fork.*", DeprecationWarning)
+        batches = iter(loader)
+    yield from batches
