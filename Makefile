@@ -1,21 +1,23 @@
-# make setup | test | test-extras | check | demo | docs | parity | mutate | generate
+# make setup | test | test-slow | test-extras | check | demo | docs | parity | mutate | generate
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.ready
 EXTRAS ?= dev
 JOBS ?= 2
-.PHONY: setup demo docs test test-extras check parity mutate generate clean
+# called as a module: what pip installs need not be on the PATH
+UV = $(PYTHON) -m uv
+.PHONY: setup demo docs test test-slow test-extras check parity mutate generate clean
 
 setup: $(STAMP)
 
-# uv where it is to be had and works, plain pip otherwise
+# uv installs in seconds; plain pip where it is not available
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12"; exit 1; }
-	@command -v uv >/dev/null 2>&1 || $(PYTHON) -m pip install --quiet uv >/dev/null 2>&1 || true
-	@{ uv venv --quiet --allow-existing --python "$(PYTHON)" $(VENV) && \
-	   uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'; } 2>/dev/null || \
-	 { echo "uv did not do; using pip"; [ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear $(VENV); $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'; }
+	@$(UV) --version >/dev/null 2>&1 || $(PYTHON) -m pip install --quiet uv >/dev/null 2>&1 || true
+	@{ $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV) && \
+	   $(UV) pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'; } 2>/dev/null || \
+	 { echo "no uv here: pip takes some minutes"; [ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear $(VENV); $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'; }
 	@touch $@
 
 # the main job on the embedded sample: a policy, its picture and a summary in demo/, then how it does beside others
@@ -25,11 +27,15 @@ demo: $(STAMP)
 	$(BIN)/fasteraa compare --policies none,trivialaugment-wide,searched=demo --seeds 3 --out demo/comparison
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not expensive"
+
+# what cannot be quick: a browser (Debian's chromium), every kernel compiled for a GPU
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m expensive
 
 # the exporters with DALI too, whose CPU backend needs no GPU but 600 MB
 test-extras: $(STAMP)
-	@uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS),extras]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS),extras]'
+	@$(UV) pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS),extras]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS),extras]'
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/export tests/test_examples.py
 
 check: $(STAMP)
@@ -51,7 +57,7 @@ generate: $(STAMP)
 
 # the pages as a site in site/; a broken link ends it
 docs: generate
-	@uv pip install --quiet --python $(BIN)/python -e '.[docs]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[docs]'
+	@$(UV) pip install --quiet --python $(BIN)/python -e '.[docs]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[docs]'
 	$(BIN)/python tools/site.py
 	@rm -rf site
 	$(BIN)/zensical build --strict -f mkdocs.yml

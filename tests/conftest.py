@@ -37,6 +37,9 @@ def fasteraa(monkeypatch, capsys):
 
 
 def pytest_collection_modifyitems(items):
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.expensive)
     if not torch.cuda.is_available():
         for item in items:
             if "gpu" in item.keywords:

@@ -12,11 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fasteraa.comparison.contenders import jobs_of, parse_contenders
-from fasteraa.comparison.per_op import per_op as measure_per_op
-from fasteraa.comparison.table import Comparison, tabulate
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
@@ -28,7 +25,6 @@ from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.policy.resolve import load_policy
-from fasteraa.report.comparison import publish, publish_per_op
 from fasteraa.report.outputs import write_result
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.runtime.lock import exclusive
@@ -41,6 +37,9 @@ from fasteraa.train.recipe import TrainRecipe, check_network, choose_recipe
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Runner, Say, make_runner, run_jobs
 from fasteraa.train.split import Split, open_split
+
+if TYPE_CHECKING:
+    from fasteraa.comparison.table import Comparison
 
 
 def search(
@@ -226,6 +225,11 @@ def compare(
     labels. `network` is for where there is no `recipe`; `train` changes settings of the recipe. Runs that failed are
     left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
     """
+    from fasteraa.comparison.contenders import jobs_of, parse_contenders
+    from fasteraa.comparison.per_op import per_op as measure_per_op
+    from fasteraa.comparison.table import tabulate
+    from fasteraa.report.comparison import publish, publish_per_op
+
     until = math.inf if max_minutes is None else time.time() + 60 * _checked(max_minutes)
     if recipe is not None:
         check_network(recipe, network)
