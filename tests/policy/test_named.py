@@ -1,4 +1,6 @@
-"""Named policies against torchvision's own classes."""
+"""Named policies: what they do against torchvision's own classes, how they are spelled, and hashes that stay."""
+
+import re
 
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ from fasteraa.errors import PolicyError
 from fasteraa.ops import OPS, Pair, hard_pillow
 from fasteraa.policy import Policy
 from fasteraa.policy.draw import plan_of
+from fasteraa.policy.named import _TORCHVISION, NAMES, RACED, descriptions, is_name
 from fasteraa.policy.resolve import load_policy
-from fasteraa.policy.named import _TORCHVISION
 
 binom = pytest.importorskip("scipy.stats").binom
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
@@ -51,7 +53,7 @@ def strengths_of(policy, op):
 
 
 def test_randaugment():
-    policy = Policy.named("randaugment(3,15)")
+    policy = Policy.named("randaugment-3-15")
     assert policy.depth == 3
     assert Policy.named("randaugment", n=3, m=15) == policy
     (rotate, *_) = strengths_of(policy, "rotate")
@@ -82,11 +84,11 @@ def test_trivialaugment_draws_as_torchvision_does():
 
 
 def test_random_is_where_a_search_starts():
-    assert Policy.named("random(4,3,7)") == Policy.named("random", sub_policies=4, operation_count=3, seed=7)
-    policy = Policy.named("random(4,3,7)")
+    assert Policy.named("random-4-3-7") == Policy.named("random", sub_policies=4, operation_count=3, seed=7)
+    policy = Policy.named("random-4-3-7")
     assert len(policy.sub_policies) == 4
     assert policy.depth == 3
-    assert policy.hash != Policy.named("random(4,3,8)").hash
+    assert policy.hash != Policy.named("random-4-3-8").hash
     total = [sum(c.weight for c in stage) for sub in policy.sub_policies for stage in sub.stages]
     assert total == pytest.approx([1.0] * 12, abs=2e-3)
 
@@ -106,10 +108,122 @@ def test_none_and_cutout():
     assert painted.flatten(1).sum(1).min() >= 8 * 8
 
 
-@pytest.mark.parametrize("text", ["randaugment(n=2,m=5)", " RandAugment( 2 , m = 5 ) ", "randaugment(2,5)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "randaugment-2-5",
+        " RandAugment-2-5",
+        "randaugment(n=2,m=5)",
+        " RandAugment( 2 , m = 5 ) ",
+        "randaugment(2,5)",
+    ],
+)
 def test_every_spelling_of_the_settings(text):
     assert Policy.named(text) == load_policy(text) == Policy.named("randaugment", n=2, m=5)
     assert Policy.named(text) != Policy.named("randaugment")
+
+
+# pinned: runs and results are found by them, so a change here makes everything that was trained another policy's
+HASHES = {
+    "none": "c3c4f7adfc7831925a67db0c13f0195c325821d4197d4484ba23002db645879c",
+    "cutout": "f45fd048d399f54e36dbe0045dde1d1ad11470bab4012564e27abcb9dbea8cb9",
+    "autoaugment-cifar10": "6bf7f89fd9da93cead8abf5f86699782f1d43e941bcde8a1240976ef3e260aea",
+    "autoaugment-svhn": "06dc623c350f9ac8916ec6b5fd5546a1088128bc0689140051de930a175548b0",
+    "autoaugment-imagenet": "3f69b3d516c7493f63a8cd6eacebe7db8a5471b6d00fecee773c039338471cab",
+    "randaugment": "d49b4b1f18ed440ef04774fce550db16d5241363c6ee6103356a30279397ed00",
+    "randaugment-2-14": "55941763cc9a2aecf615fb49140578e12ade75899a54bc699e08593b7e997291",
+    "randaugment-3-14": "f5ffbf62be021db8d364d8931c78340941624cbd133c011033ffd9a706a4e559",
+    "randaugment-2-9.5": "92fd2fd649ca3c05d74de92b02cc62511d8f983d898efce6ba816b849abadcaa",
+    "trivialaugment-wide": "f1403700fad67e4b7fbddb38f22686d496b4d027560e32c18269b9e15e2a6d7d",
+    "uniform": "bc9ff53d7760e43a28baeca3a15bd3648ab7c40828aa002146892070e1a80585",
+    "uniform-x2": "6186ce78588ab778d493570d0b4726055d9bdcfc6a8051a8fd1c9831a7736472",
+    "uniform-x3": "20d98619a15de45d83eb64b8469cad057e3d4861f0699f45a5bbff9f2d19a34d",
+    "uniform-half": "f6c8c150b61bafcba2e2253c1fcd4a87736d742e580e0fc498412195f1fa2f17",
+    "color-ops-x2": "40d9bdd2862e14a3767b2e1b0bdc1dcc453365b0234ef1a0865058aeb9dd2bce",
+    "general": "ba7bdf2d1dd6b3d94644d8dbdc3a7805442e3a8eff165939fd8e7e9f06872746",
+    "general-or-trivial": "aa7e19959b8000036856737e3810f7e235a918818aa8e01a0bd87beee5f5fc13",
+    "random": "0c1ae955e44c27dfb6bdc09706bad21958d343e5e8b792bca35999301098ccd1",
+    "random-4-3-7": "eca09ad76d2873f1584f3968cdabb3c30a5fe455454ca0d22b61c6bf4aa08cc0",
+}
+
+
+@pytest.mark.parametrize("name", HASHES)
+def test_the_hash_of_a_name_stays(name):
+    assert load_policy(name).hash == f"sha256:{HASHES[name]}"
+
+
+def test_every_name_has_a_pinned_hash():
+    assert set(NAMES) | set(RACED) <= set(HASHES)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("randaugment(2,14)", "randaugment-2-14"), ("randaugment(3,14)", "randaugment-3-14"),
+     ("random(4,3,7)", "random-4-3-7")],
+)  # fmt: skip
+def test_the_spelling_of_version_0_1_still_loads(old, new):
+    assert load_policy(old) == load_policy(new)
+
+
+@pytest.mark.parametrize("name", HASHES)
+def test_a_name_can_be_typed_and_its_policy_has_it(name):
+    """In lists with commas, as a label and as a file's name, without quotes in a shell; it is its own policy's name."""
+    assert re.fullmatch(r"[a-z0-9.-]+", name)
+    policy = load_policy(name)
+    assert policy.name == {"randaugment": "randaugment-2-9", "random": "random-10-2-0"}.get(name, name)
+    assert load_policy(policy.name) == policy
+
+
+def test_the_list_of_names():
+    listed = descriptions()
+    assert "randaugment-N-M" in listed
+    assert set(listed) == {*NAMES, "randaugment-N-M"} - {"randaugment"}
+    assert all(line.endswith(".") and " " in line for line in listed.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("uniform-x4", "did you mean 'uniform-x3'"),
+        ("randaugment-2", "did you mean 'randaugment'"),
+        ("randaugment-2-14-3", "did you mean 'randaugment'"),
+        ("randaugment-2-1.4.3", r"is written as randaugment\(n=2, m=9\), got 'randaugment-2-1.4.3'"),
+        ("randaugment-2-31", r"needs n >= 1 and m in \[0, 30\], got n=2, m=31"),
+        ("randaugment-0-9", "needs n >= 1"),
+        ("randaugment-2-14(3)", "unknown policy"),
+    ],
+)
+def test_names_that_are_none(text, message):
+    with pytest.raises(PolicyError, match=message):
+        Policy.named(text)
+    with pytest.raises(PolicyError):
+        load_policy(text)
+
+
+def test_settings_are_given_once():
+    with pytest.raises(PolicyError, match=r"is written as randaugment\(n=2, m=9\)"):
+        Policy.named("randaugment-2-14", n=3)
+
+
+def test_what_is_a_name():
+    assert all(map(is_name, [*HASHES, "RandAugment-2-14", "randaugment(2,14)", "uniform(ops=['flip'])"]))
+    assert not any(map(is_name, ["", "uniform-x4", "runs/a", "randaugment-2", "policy.json"]))
+
+
+@pytest.mark.parametrize("name", [name for name, of_operations in RACED.items() if of_operations])
+def test_what_can_be_made_of_a_choice_of_operations(name):
+    """`general-or-trivial` keeps TrivialAugment's, so it races only where those are among the choice."""
+    policy, ops = Policy.named(name, ops=["flip", "rotate", "invert"]), {"flip", "rotate", "invert"}
+    assert policy.name == name
+    assert (set(policy.ops) == ops) == (name != "general-or-trivial")
+
+
+def test_general_or_trivial_is_one_half_of_each():
+    policy, general, trivial = map(Policy.named, ("general-or-trivial", "general", "trivialaugment-wide"))
+    assert [sub.stages for sub in policy.sub_policies] == [
+        *(sub.stages for sub in general.sub_policies), *(sub.stages for sub in trivial.sub_policies),
+    ]  # fmt: skip
+    assert [sub.weight for sub in policy.sub_policies] == [1.0, 1.0]
 
 
 def test_a_folder_that_is_no_run(tmp_path):

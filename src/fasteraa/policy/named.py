@@ -57,13 +57,13 @@ EFFECTS = {
 }  # fmt: skip
 
 
-_RANDAUGMENT = re.compile(r"randaugment-(\d{1,3})-(\d{1,2}(?:\.\d{1,6})?)")
+_NUMBERED = re.compile(r"randaugment-\d{1,3}-[\d.]+|random-\d{1,3}-\d{1,3}-\d+")
 
 
 def is_name(text: str) -> bool:
     """Whether it names a policy, with or without settings."""
     key = _key(text)
-    return key in _MAKERS or _RANDAUGMENT.fullmatch(key) is not None
+    return key in _MAKERS or _NUMBERED.fullmatch(key) is not None
 
 
 def _key(text: str) -> str:
@@ -73,9 +73,9 @@ def _key(text: str) -> str:
 def named(name: str, **settings: Any) -> Policy:
     """`named("randaugment-2-14")`, `named("randaugment", n=2, m=14)` or `named("randaugment(2, 14)")`."""
     key, inside = _key(name), name.partition("(")[2].strip()
-    if (match := _RANDAUGMENT.fullmatch(key)) and not inside and not settings:
-        n, m = match.groups()
-        return randaugment(int(n), float(m) if "." in m else int(m))
+    if _NUMBERED.fullmatch(key) and not inside:
+        key, *numbers = key.split("-")
+        inside = ",".join(numbers) + ")"
     if key not in _MAKERS:
         raise PolicyError(f"unknown policy {name!r}: {choices_hint(key, NAMES)}")
     maker = _MAKERS[key]
@@ -247,7 +247,7 @@ def random(sub_policies: int = 10, operation_count: int = 2, seed: int = 0, ops:
 
     generator = torch.Generator().manual_seed(seed)
     start = SoftPolicy(sub_policies, operation_count, ops, generator=generator)
-    return start.freeze(f"random({sub_policies},{operation_count},{seed})")
+    return start.freeze(f"random-{sub_policies}-{operation_count}-{seed}")
 
 
 def _one(op: str, probability: float = 1.0, magnitude: float | None = None) -> Stage:
