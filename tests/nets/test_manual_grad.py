@@ -5,8 +5,8 @@ import torch
 from torchvision.models.resnet import Bottleneck, ResNet
 
 from fasteraa.nets import build, make_norm_free
-from fasteraa.nets.resnet import ResNetBackbone
 from fasteraa.nets.manual_grad import ManualGrad, write_layers
+from fasteraa.nets.resnet import ResNetBackbone
 
 NETS = ["wrn-16-1", "small", "resnet-50's blocks"]
 
@@ -24,7 +24,7 @@ def backbone_of(name):
     return net.double()
 
 
-def tape_of(net, images):
+def manual_grad(net, images):
     with torch.no_grad():
         return ManualGrad(write_layers(net), images.clone())
 
@@ -37,9 +37,9 @@ def test_features_and_image_gradient(name, layout):
     weights = torch.randn(4, net.num_features, dtype=torch.float64)
     features = net.features(images)
     (expected,) = torch.autograd.grad((features * weights).sum(), images)
-    tape = tape_of(net, images.detach())
-    torch.testing.assert_close(tape.features, features.detach(), rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(tape.backward(weights), expected, rtol=1e-9, atol=1e-12)
+    manual = manual_grad(net, images.detach())
+    torch.testing.assert_close(manual.features, features.detach(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(manual.backward(weights), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -54,11 +54,11 @@ def test_gradients_of_a_loss_and_a_penalty_in_one_batch(name):
     parameters = [p for name, p in net.named_parameters() if not name.startswith(("classifier", "body.fc"))]
     expected = torch.autograd.grad(both, parameters)
 
-    tape = tape_of(net, images)
-    torch.testing.assert_close(tape.backward(torch.cat([score.expand(2, -1), weights]))[:2], gradient.detach())
-    moved = tape.tangent(tangent)
+    manual = manual_grad(net, images)
+    torch.testing.assert_close(manual.backward(torch.cat([score.expand(2, -1), weights]))[:2], gradient.detach())
+    moved = manual.tangent(tangent)
     torch.testing.assert_close((moved @ score).sum(), (gradient * tangent).sum().detach())
-    found = dict(tape.gradients(points=2))
+    found = dict(manual.gradients(points=2))
     assert set(found) == set(parameters)
     for parameter, wanted in zip(parameters, expected, strict=True):
         scale = float(wanted.abs().max())
@@ -76,5 +76,5 @@ def test_only_norm_free_networks_that_are_known():
 def test_images_are_let_go_of_when_nobody_needs_them():
     """The outputs of a branch's last convolution are used by an addition alone."""
     net = backbone_of("wrn-10-1")
-    tape = tape_of(net, torch.randn(2, 3, 8, 8).double())
-    assert sum(len(value) == 0 for value in tape.values) >= 3
+    manual = manual_grad(net, torch.randn(2, 3, 8, 8).double())
+    assert sum(len(value) == 0 for value in manual.values) >= 3

@@ -1,4 +1,4 @@
-"""A recorded policy gives what the policy gives, and says for what it was recorded."""
+"""A captured policy gives what the policy gives, and says for what it was captured."""
 
 from contextlib import nullcontext
 
@@ -33,9 +33,9 @@ def noise(count, channels=3, height=20, width=24):
 def test_it_equals_the_policy_call_by_call(policy, normalise, device):
     batches = [noise(16).to(device) for _ in range(4)]
     one, two = (torch.Generator(device).manual_seed(3) for _ in range(2))
-    recorded = policy.captured(batches[0], one, normalise=normalise)
-    assert (recorded.graph is not None) == (device == "cuda")
-    found = [recorded(batch) for batch in batches]
+    captured = policy.captured(batches[0], one, normalise=normalise)
+    assert (captured.graph is not None) == (device == "cuda")
+    found = [captured(batch) for batch in batches]
     expected = [policy(batch, two, normalise=normalise) for batch in batches]
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.dtype == theirs.dtype
@@ -44,24 +44,24 @@ def test_it_equals_the_policy_call_by_call(policy, normalise, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_making_it_draws_nothing_and_a_seed_starts_it_anew(device):
+def test_making_it_draws_nothing_and_a_seed_starts_it_again(device):
     policy, batch = POLICIES["uniform"], noise(16).to(device)
     generator = torch.Generator(device).manual_seed(3)
     before = generator.get_state()
-    recorded = policy.captured(batch, generator)
+    captured = policy.captured(batch, generator)
     assert torch.equal(generator.get_state(), before)
-    first, second = recorded(batch), recorded(batch)
+    first, second = captured(batch), captured(batch)
     assert not torch.equal(first, second)
     generator.manual_seed(3)
-    assert torch.equal(recorded(batch), first)
+    assert torch.equal(captured(batch), first)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_without_a_generator_chance_comes_from_the_default_one(device):
     policy, batch = POLICIES["uniform"], noise(16).to(device)
-    recorded = policy.captured(batch)
+    captured = policy.captured(batch)
     torch.manual_seed(5)
-    found = [recorded(batch), recorded(batch)]
+    found = [captured(batch), captured(batch)]
     torch.manual_seed(5)
     assert all(torch.equal(mine, policy(batch)) for mine in found)
 
@@ -69,23 +69,23 @@ def test_without_a_generator_chance_comes_from_the_default_one(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_whatever_the_strides(device):
     batch = noise(4).to(device)
-    recorded = INVERT.captured(batch)
-    assert torch.equal(recorded(batch.to(memory_format=torch.channels_last)), 255 - batch)
-    assert torch.equal(recorded(batch[:1].expand(4, -1, -1, -1)), (255 - batch[:1]).expand(4, -1, -1, -1))
+    captured = INVERT.captured(batch)
+    assert torch.equal(captured(batch.to(memory_format=torch.channels_last)), 255 - batch)
+    assert torch.equal(captured(batch[:1].expand(4, -1, -1, -1)), (255 - batch[:1]).expand(4, -1, -1, -1))
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_was_given_and_what_came_out_stay_as_they_are(device):
     batch = noise(4).to(device)
     before = batch.clone()
-    recorded = INVERT.captured(batch)
-    out = recorded(batch)
+    captured = INVERT.captured(batch)
+    out = captured(batch)
     batch.zero_()
-    recorded(batch)
+    captured(batch)
     assert torch.equal(out, 255 - before)
     assert torch.equal(batch, torch.zeros_like(batch))
-    recorded.batch.copy_(before)  # its own memory is given as any other batch
-    assert torch.equal(recorded(recorded.batch, copy=False), out)
+    captured.batch.copy_(before)  # its own memory is given as any other batch
+    assert torch.equal(captured(captured.batch, copy=False), out)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -93,44 +93,44 @@ def test_made_in_inference_mode_and_used_outside(device):
     """Memory of that mode could not be written outside of it."""
     with torch.inference_mode():
         batch = noise(4).to(device)
-        recorded = INVERT.captured(batch)
-        assert torch.equal(recorded(batch), 255 - batch)
-    recorded.batch.copy_(batch)
-    assert torch.equal(recorded(recorded.batch), 255 - batch)
+        captured = INVERT.captured(batch)
+        assert torch.equal(captured(batch), 255 - batch)
+    captured.batch.copy_(batch)
+    assert torch.equal(captured(captured.batch), 255 - batch)
 
 
-def test_copies_of_a_recording(monkeypatch):
-    """A stand-in for the graph: it inverts what lies in the recording's memory, as a replay would."""
+def test_copies_of_a_replay(monkeypatch):
+    """A stand-in for the graph: it inverts what lies in the graph's memory, as a replay would."""
 
     class Inverts:
         def replay(self):
-            torch.sub(255, recorded.batch, out=recorded._out)
+            torch.sub(255, captured.batch, out=captured._out)
 
-    recorded = INVERT.captured(noise(2))
-    recorded.graph, recorded._out = Inverts(), torch.empty_like(recorded.batch)
+    captured = INVERT.captured(noise(2))
+    captured.graph, captured._out = Inverts(), torch.empty_like(captured.batch)
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(CapturedPolicy, "_follow", lambda self: None)
     one, two = noise(2), noise(2)
-    first = recorded(one)
-    kept = recorded(two, copy=False)
+    first = captured(one)
+    kept = captured(two, copy=False)
     assert torch.equal(first, 255 - one)
     assert torch.equal(kept, 255 - two)
-    recorded(one)
+    captured(one)
     assert torch.equal(kept, 255 - one)  # overwritten
-    recorded.batch.copy_(two)
-    assert torch.equal(recorded(recorded.batch), 255 - two)
+    captured.batch.copy_(two)
+    assert torch.equal(captured(captured.batch), 255 - two)
 
 
-def test_for_what_it_was_recorded():
+def test_for_what_it_was_captured():
     batch = noise(4)
-    recorded = INVERT.captured(batch)
-    expected = r"was recorded for uint8 \(4, 3, 20, 24\) on cpu, got "
+    captured = INVERT.captured(batch)
+    expected = r"was captured for uint8 \(4, 3, 20, 24\) on cpu, got "
     with pytest.raises(ImageError, match=expected + r"uint8 \(3, 3, 20, 24\) on cpu"):
-        recorded(batch[:3])
+        captured(batch[:3])
     with pytest.raises(ImageError, match=expected + r"float32 \(4, 3, 20, 24\) on cpu"):
-        recorded(batch.float())
+        captured(batch.float())
     with pytest.raises(ImageError, match=expected + r"uint8 \(4, 3, 20, 24\) on meta"):
-        recorded(batch.to("meta"))
+        captured(batch.to("meta"))
     with pytest.raises(ImageError, match="applied to uint8 images, got dtype"):
         INVERT.captured(batch.float())
     with pytest.raises(ImageError, match="positive deviations"):
@@ -150,7 +150,7 @@ def test_an_empty_batch():
 
 
 @pytest.mark.gpu
-def test_an_operation_without_a_kernel_is_not_recorded(monkeypatch):
+def test_an_operation_without_a_kernel_is_not_captured(monkeypatch):
     monkeypatch.setattr("fasteraa.ops.declare.OPS", dict(OPS))
 
     @op(tone.tone, Span(0, 100, "level"), pillow=lambda image, v, _: image.point(lambda level: min(255, level + v)))
@@ -164,9 +164,9 @@ def test_an_operation_without_a_kernel_is_not_recorded(monkeypatch):
     policy = Policy((SubPolicy(((Choice("lift", 1.0, 0.5),),)),))
     batch = noise(8).cuda()
     assert not waits_for_nothing(policy, batch)
-    recorded = policy.captured(batch)
-    assert recorded.graph is None
-    assert torch.equal(recorded(batch), policy(batch))
+    captured = policy.captured(batch)
+    assert captured.graph is None
+    assert torch.equal(captured(batch), policy(batch))
 
 
 @pytest.mark.gpu
@@ -175,13 +175,13 @@ def test_large_batches_on_two_streams(shape):
     policy = POLICIES["uniform"]
     batches = [torch.randint(0, 256, shape, dtype=torch.uint8, device="cuda") for _ in range(3)]
     one, two = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
-    recorded = policy.captured(batches[0], one)
+    captured = policy.captured(batches[0], one)
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
     torch.cuda.synchronize()
     found = []
     for stream, batch in zip(streams, batches, strict=True):
         with torch.cuda.stream(stream):
-            found.append(recorded(batch))
+            found.append(captured(batch))
     torch.cuda.synchronize()
     for mine, batch in zip(found, batches, strict=True):
         assert torch.equal(mine, policy(batch, two))
@@ -191,11 +191,11 @@ def test_large_batches_on_two_streams(shape):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_the_host_never_waits():
     batch = noise(64).cuda()
-    recorded = POLICIES["uniform"].captured(batch, torch.Generator("cuda").manual_seed(0))
-    recorded(batch)
+    captured = POLICIES["uniform"].captured(batch, torch.Generator("cuda").manual_seed(0))
+    captured(batch)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        recorded(batch)
-        recorded(recorded.batch, copy=False)
+        captured(batch)
+        captured(captured.batch, copy=False)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -13,9 +13,9 @@ import pytest
 from fasteraa.errors import FasterAAError, PolicyError
 from fasteraa.ops import OPS, Span
 from fasteraa.policy import Choice, Policy, SubPolicy
-from fasteraa.policy.resolve import load_policy
 from fasteraa.policy.named import NAMES
 from fasteraa.policy.parts import Strength
+from fasteraa.policy.resolve import load_policy
 
 
 def every_op() -> Policy:

@@ -10,8 +10,8 @@ from scipy.stats import binom
 
 from fasteraa.errors import PolicyError
 from fasteraa.policy import Choice, Policy, SubPolicy
-from fasteraa.policy.policy import Strength
 from fasteraa.policy.draw import plan_of
+from fasteraa.policy.policy import Strength
 
 MANY = 20_000
 POLICY = Policy(

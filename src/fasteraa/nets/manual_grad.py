@@ -75,7 +75,7 @@ class Convolution(Layer):
     """relu(scale * conv(x) + bias); the scale is multiplied into the weights, which are smaller than any image."""
 
     learns = True
-    weight: Tensor  # times the scale; the tape sets it
+    weight: Tensor  # times the scale; ManualGrad sets it
 
     def __init__(self, source: int, conv: nn.Conv2d, norm: nn.Module | None = None, relu: bool = False):
         self.sources = (source,)

@@ -1,5 +1,6 @@
-"""What a tape does beside its convolutions, in plain torch: the definition of what `nets.kernels` does in fewer passes.
+"""What `ManualGrad` does beside its convolutions, in plain torch.
 
+It is the definition of what `nets.pointwise_triton` does in fewer passes.
 Scale, shift and ReLU of a channel, sums of two branches, and their derivatives. A ReLU's derivative is read off its
 output. Functions that end in an underscore write into what they are given.
 """

@@ -1,6 +1,6 @@
-"""A policy recorded for batches of one shape: on a GPU one launch instead of a dozen, most of whose time is the host's.
+"""A policy captured for batches of one shape: on a GPU one launch instead of a dozen, most of whose time is the host's.
 
-`augment` is the definition; a recording gives the same bytes, and leaves the generator in the same state.
+`augment` is the definition; a captured policy gives the same bytes, and leaves the generator in the same state.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fasteraa.runtime.cuda_graph import capture
 class CapturedPolicy:
     """Augments batches of one shape as the policy does: the same images from the same state of the generator.
 
-    On a GPU the kernels of a call, those of its draw included, are recorded in a CUDA graph when this is made. Where
+    On a GPU the kernels of a call, those of its draw included, are captured in a CUDA graph when this is made. Where
     they cannot be (a CPU, no Triton, an operation without a kernel) `graph` is None and a call is a call of the policy.
     """
 
-    _out: Tensor  # what a recording writes
+    _out: Tensor  # what a replay writes
     _stream: torch.cuda.Stream  # of its last call
 
     @torch.inference_mode(False)  # memory that was made in that mode could not be written outside of it
@@ -40,19 +40,19 @@ class CapturedPolicy:
         if normalise is not None:
             normal_levels(normalise, batch)  # which also checks it
         self.policy, self.generator, self.kernels, self.normalise = policy, generator, kernels, normalise
-        self.batch = batch.clone(memory_format=torch.contiguous_format)  # what a recording reads
+        self.batch = batch.clone(memory_format=torch.contiguous_format)  # what a replay reads
         self.graph: torch.cuda.CUDAGraph | None = None
         if waits_for_nothing(policy, batch, kernels):
             self._capture()
 
     def __call__(self, batch: Tensor, *, copy: bool = True) -> Tensor:
-        """A new batch. `copy=False` saves a copy: a recording then returns memory that the next call overwrites.
+        """A new batch. `copy=False` saves a copy: a replay then returns memory that the next call overwrites.
 
         Whoever fills `batch` of this object and gives that saves a copy too.
         """
         if batch.shape != self.batch.shape or batch.dtype != torch.uint8 or batch.device != self.batch.device:
             raise ImageError(
-                f"this policy was recorded for uint8 {tuple(self.batch.shape)} on {self.batch.device}, "
+                f"this policy was captured for uint8 {tuple(self.batch.shape)} on {self.batch.device}, "
                 f"got {str(batch.dtype).removeprefix('torch.')} {tuple(batch.shape)} on {batch.device}"
             )
         if self.graph is None:
@@ -88,9 +88,9 @@ class CapturedPolicy:
 
 
 def _check_generator(generator: Generator | None, device: torch.device) -> None:
-    """A recording draws where the batch lies; so that it is the same everywhere, so does a call of the policy."""
+    """A graph draws where the batch lies; so that it is the same everywhere, so does a call of the policy."""
     if generator is None:
         return
     given = generator.device
     if given.type != device.type or (given.index is not None and given != device):
-        raise ImageError(f"a recorded policy draws on the device of its batches, {device}, got a generator on {given}")
+        raise ImageError(f"a captured policy draws on the device of its batches, {device}, got a generator on {given}")

@@ -1,4 +1,4 @@
-"""The same step, sooner: the critic's derivatives written out, and everything recorded once in a CUDA graph.
+"""The same step, sooner: the critic's derivatives written out, and everything captured once in a CUDA graph.
 
 `Step` is the definition; what is here computes the same numbers up to rounding, and the tests hold it to that.
 """
@@ -30,8 +30,10 @@ _WARM_UPS = 3  # steps before the capture
 
 
 class ManualGradStep(Step):
-    """`Step` for norm-free networks that `nets.tape` knows: originals, augmented images and the points of the penalty
-    go through the critic in one batch."""
+    """`Step` for norm-free networks that `nets.manual_grad` knows.
+
+    Originals, augmented images and the points of the penalty go through the critic in one batch.
+    """
 
     def __init__(
         self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, layers: list[Layer]
@@ -56,8 +58,8 @@ class ManualGradStep(Step):
         self.critic_optimiser.zero_grad()
         count = len(originals)
         real, fake = self.normalise(originals), self.normalise(augmented)
-        tape = self._tape(torch.cat([between(real, fake, share), real, fake]))
-        features = tape.features.float()
+        backbone = self._backbone_on(torch.cat([between(real, fake, share), real, fake]))
+        features = backbone.features.float()
         at_points, at_images = features[:count].requires_grad_(), features[count:].requires_grad_()
         scores, logits = self._heads(at_images)
         (real_scores, fake_scores), (real_logits, fake_logits) = scores.chunk(2), logits.chunk(2)
@@ -69,12 +71,12 @@ class ManualGradStep(Step):
         backward(loss.total)
         assert at_images.grad is not None
         (score_gradient,) = torch.autograd.grad(self._heads(at_points)[0].sum(), at_points)
-        gradient = tape.backward(torch.cat([score_gradient, at_images.grad]))[:count].float()
+        gradient = backbone.backward(torch.cat([score_gradient, at_images.grad]))[:count].float()
         tangent, penalty = penalty_tangent(gradient)
-        moved = tape.tangent(self.config.penalty * tangent).float()
+        moved = backbone.tangent(self.config.penalty * tangent).float()
         backward(self._slope(at_points.detach(), moved))
-        for parameter, found in tape.gradients(count):
-            parameter.grad = found
+        for parameter, gradient in backbone.gradients(count):
+            parameter.grad = gradient
         self.critic_optimiser.step()
         return loss.distance, self.config.penalty * penalty, loss.classes
 
@@ -82,19 +84,19 @@ class ManualGradStep(Step):
         self.critic.requires_grad_(False)
         self.policy_optimiser.zero_grad()
         images = self.normalise(augmented)
-        tape = self._tape(images.detach())
-        features = tape.features.float().requires_grad_()
+        backbone = self._backbone_on(images.detach())
+        features = backbone.features.float().requires_grad_()
         loss = policy_loss(Judged(*self._heads(features), labels), self.config.class_weight)
         backward(loss.total)
         assert features.grad is not None
-        gradient = tape.backward(features.grad, keep=False).to(images)
+        gradient = backbone.backward(features.grad, keep=False).to(images)
         along = (images * gradient).sum()  # whose gradient with respect to the images is that very one
         backward(self._with_floor(along))
         self.policy_optimiser.step()
         self.policy.project_()
         return loss.classes
 
-    def _tape(self, images: Tensor) -> ManualGrad:
+    def _backbone_on(self, images: Tensor) -> ManualGrad:
         with torch.no_grad():
             return ManualGrad(self.layers, images.to(self.dtype, memory_format=torch.channels_last), self.by)
 
@@ -113,7 +115,7 @@ class ManualGradStep(Step):
 
 
 class CapturedStep:
-    """A step recorded in a CUDA graph at its first call and replayed from then on: one launch instead of thousands.
+    """A step captured in a CUDA graph at its first call and replayed from then on: one launch instead of thousands.
 
     The random numbers are drawn in the graph, from the generator of the call, and are those that the step itself would
     draw. The tensor that a call returns is overwritten by the next.
@@ -172,9 +174,9 @@ AnyStep = Step | CapturedStep
 
 
 def make_step(critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig) -> AnyStep:
-    """The plain step, or the fast one: the critic written out wherever the network allows it, on a GPU recorded.
+    """The plain step, or the fast one: the critic written out wherever the network allows it, on a GPU captured.
 
-    Masks always take the plain one: the layers that are written out end in pooled features, and a recording of it has
+    Masks always take the plain one: the layers that are written out end in pooled features, and capturing it has
     not been tried.
     """
     if isinstance(critic, PixelCritic):
@@ -190,7 +192,7 @@ def make_step(critic: Critic, policy: SoftPolicy, normalise: Normalise, config: 
 def load_optimiser(optimiser: Adam, saved: dict[str, Any]) -> None:
     """Averages from a checkpoint, laid out in memory as this optimiser's parameters are, with its own settings.
 
-    So a run can go on with or without `fast`, and on another kind of device.
+    So a run can continue with or without `fast`, and on another kind of device.
     """
     optimiser.load_state_dict({"state": saved["state"], "param_groups": optimiser.state_dict()["param_groups"]})
     for parameter, state in optimiser.state.items():
@@ -211,7 +213,7 @@ def _copied(optimiser: Adam) -> _State:
 
 
 def _put_back(optimiser: Adam, states: _State) -> None:
-    """In place, since the recording holds these very tensors; a state that was not there yet is one of zeros."""
+    """In place, since the graph holds these very tensors; a state that was not there yet is one of zeros."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     for parameter, state in zip(parameters, states, strict=True):
         for name, value in optimiser.state[parameter].items():

@@ -1,4 +1,4 @@
-"""What a tape's kernels do is what plain torch does: in Triton's interpreter on the CPU, on a GPU as they are."""
+"""The kernels of `ManualGrad` do what plain torch does: in Triton's interpreter on the CPU, on a GPU as they are."""
 
 import functools
 
@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from fasteraa.nets import kernels, make_norm_free
-from fasteraa.nets.pointwise_triton import Fused
+from fasteraa.nets import make_norm_free, pointwise_triton
+from fasteraa.nets.manual_grad import Add, Convolution, ManualGrad, MaxPool, _Writer, write_layers
 from fasteraa.nets.pointwise import PLAIN, Scaled
-from fasteraa.nets.manual_grad import Add, Convolution, MaxPool, ManualGrad, _Writer, write_layers
+from fasteraa.nets.pointwise_triton import Fused
 
-from .test_tape import NETS, backbone_of
+from .test_manual_grad import NETS, backbone_of
 
 FUSED = Fused()
 # images, channels, height, width: odd numbers, one pixel, one image, more channels than a program has lanes
@@ -30,7 +30,7 @@ NEAR = {torch.float32: {"rtol": 2e-6, "atol": 4e-6}, torch.bfloat16: {"rtol": 2*
 def make(request):
     """Makes images of one shape, channels-last, and parameters for its channels."""
     device, shape = request.param
-    if device == "cpu" and not kernels.INTERPRETED:
+    if device == "cpu" and not pointwise_triton.INTERPRETED:
         pytest.skip("the kernels are compiled here, not interpreted")
 
     def images(dtype, count=shape[0], near_zero=0.0):
@@ -166,7 +166,7 @@ def test_sums(make, dtype, points):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_weights_and_their_gradients(device, layout, dtype):
     """All convolutions together: with and without a scale, in either layout, a count that fills no slot."""
-    if device == "cpu" and not kernels.INTERPRETED:
+    if device == "cpu" and not pointwise_triton.INTERPRETED:
         pytest.skip("the kernels are compiled here, not interpreted")
     shapes = [(5, 3, 3, 3), (4, 40, 5, 5), (7, 6, 1, 1), (1, 2, 3, 3)]
     weights = [nn.Parameter(torch.randn(shape, device=device).to(memory_format=layout)) for shape in shapes]
@@ -177,7 +177,7 @@ def test_weights_and_their_gradients(device, layout, dtype):
     ):
         found = same(dtype, lambda by, convolutions=convolutions: by.weights(convolutions, dtype))
         assert all(f.stride() == w.stride() for f, w in zip(found, weights, strict=True))
-        assert all(f.storage_offset() % kernels.SLOT == 0 for f in found)
+        assert all(f.storage_offset() % pointwise_triton.SLOT == 0 for f in found)
         come = [torch.randn(w.shape, device=device).to(dtype) for w in weights]  # always contiguous
         plain, fused = (dict(by.weight_gradients(convolutions, come)) for by in (PLAIN, FUSED))
         assert set(fused) == set(plain)
@@ -235,9 +235,9 @@ def network(name):
     + [pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in ("small bottlenecks", *NETS)],
 )
 @BOTH
-def test_a_whole_tape(name, dtype, device):
+def test_a_whole_network(name, dtype, device):
     """Off by at most twice of what plain torch is off by, against float64, and a little more."""
-    if device == "cpu" and not kernels.INTERPRETED:
+    if device == "cpu" and not pointwise_triton.INTERPRETED:
         pytest.skip("the kernels are compiled here, not interpreted")
     net, layers, features = network(name)
     size = 16 if device == "cpu" else 32
@@ -248,11 +248,11 @@ def test_a_whole_tape(name, dtype, device):
         net.to(device, parameters, memory_format=torch.channels_last)
         given = images.to(device, dtype, memory_format=torch.channels_last, copy=True)
         with torch.no_grad():
-            tape = ManualGrad(layers, given, by)
-            found = {"features": tape.features, "images": tape.backward(weights.to(device, parameters))}
-            found["moved"] = tape.tangent(tangent.to(device, parameters))
+            manual = ManualGrad(layers, given, by)
+            found = {"features": manual.features, "images": manual.backward(weights.to(device, parameters))}
+            found["moved"] = manual.tangent(tangent.to(device, parameters))
             names = {parameter: name for name, parameter in net.named_parameters()}
-            found |= {names[parameter]: gradient for parameter, gradient in tape.gradients(2)}
+            found |= {names[parameter]: gradient for parameter, gradient in manual.gradients(2)}
         return {name: value.double().cpu() for name, value in found.items()}
 
     exact = all_of(PLAIN, torch.float64, torch.float64)
