@@ -30,10 +30,17 @@ from fasteraa.runtime.device import device_name, find_device
 from fasteraa.runtime.lock import exclusive
 from fasteraa.runtime.progress import Progress, Silent
 from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.selection.config import RaceConfig, write_settings
+from fasteraa.selection.config import RaceConfig, fine_tuning, write_settings
 from fasteraa.selection.pipeline import propose_and_race
 from fasteraa.selection.result import Result
-from fasteraa.train.recipe import TrainRecipe, check_network, choose_recipe
+from fasteraa.train.recipe import (
+    TrainRecipe,
+    check_network,
+    choose_recipe,
+    finetune_recipe,
+    image_side,
+    interpolation,
+)
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Runner, Say, make_runner, run_jobs
 from fasteraa.train.split import Split, open_split
@@ -79,7 +86,7 @@ def search(
     with ExitStack() as stack:
         if folder is not None:
             stack.enter_context(exclusive(folder.path))
-        data = _load(source, config, device, data_root)
+        data = _load(source, config, settings, device, data_root)
         task = Task(data, config, device, folder=folder, resume=resume, progress=progress)
         if folder is not None:
             write_settings(folder, config, settings, [method.name for method in chosen_methods])
@@ -150,7 +157,17 @@ def _check_names(config: SearchConfig, race: RaceConfig | None, device: str) -> 
     find_device(device)
     check_critic(config)
     if race is not None and race.network is not None:
-        check_critic(SearchConfig(critic=race.network, size=config.size))
+        check_network_builds(race, config.size)
+
+
+def check_network_builds(race: RaceConfig, size: int | None) -> None:
+    """Once, without images: weights that do not fit and unknown names are noticed here."""
+    from fasteraa.nets import build
+    from fasteraa.runtime.seeds import seeded
+
+    assert race.network is not None
+    with seeded(0):
+        build(race.network, 2, size, pretrained=race.pretrained, weights=race.weights or None)
 
 
 def _open(folder: RunFolder, config: SearchConfig, resume: bool) -> None:
@@ -161,12 +178,17 @@ def _open(folder: RunFolder, config: SearchConfig, resume: bool) -> None:
     check_same(config, read_config(folder.config), folder.path, but=("batch_size",))  # images may be fewer
 
 
-def _load(source: Any, config: SearchConfig, device: str, data_root: str | Path | None) -> ImageSet:
+def _load(
+    source: Any, config: SearchConfig, race: RaceConfig | None, device: str, data_root: str | Path | None
+) -> ImageSet:
+    """At the size of the search; where a network is fine-tuned, at the size and by the filter that it expects."""
     if isinstance(source, ImageSet):
         return source
+    recipe = fine_tuning(config, race) if race is not None and race.fine_tunes else None
     return load(
         source,
-        size=config.size,
+        size=config.size if recipe is None else image_side(recipe),
+        interpolation="bilinear" if recipe is None else interpolation(recipe),
         largest=CPU_SIDE if find_device(device).type == "cpu" else None,
         subset=config.subset,
         classes=config.classes,
@@ -209,6 +231,8 @@ def compare(
     seeds: int = 3,
     recipe: TrainRecipe | None = None,
     network: str = "auto",
+    pretrained: bool = False,
+    weights: str = "",
     train: Mapping[str, Any] | None = None,
     jobs: int | None = None,
     device: str = "auto",
@@ -222,7 +246,8 @@ def compare(
     """Train a network with each policy and seed, and put the errors side by side. Finished runs are not run again.
 
     `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
-    labels. `network` is for where there is no `recipe`; `train` changes settings of the recipe. Runs that failed are
+    labels. `network` is for where there is no `recipe`, with `pretrained` (timm's own) or `weights` (a file) it is
+    fine-tuned; `train` changes settings of the recipe. Runs that failed are
     left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
     """
     from fasteraa.comparison.contenders import jobs_of, parse_contenders
@@ -237,6 +262,9 @@ def compare(
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
     contenders, folder = parse_contenders(policies, seeds), Path(out)
     with make_runner(engine, RunCache(folder), device=device, jobs=jobs, command=command) as runner:
+        if pretrained or weights:
+            recipe = finetune_recipe(network, pretrained=pretrained, weights=weights, side=data.get("size"))
+            data = {**data, "size": image_side(recipe), "interpolation": interpolation(recipe)}
         split = open_split(source, folder=folder, **data)
         runner.cache.open()
         for warning in split.warnings:

@@ -16,18 +16,18 @@ import torch
 from torch import Generator, Tensor
 
 from fasteraa.comparison.contenders import Contender
-from fasteraa.data.batches import Normalise
 from fasteraa.data.lazy_set import Images, LazyImageSet
 from fasteraa.errors import RunError, Stopped
-from fasteraa.nets import build
 from fasteraa.ops import OPS, Op, Span
 from fasteraa.policy.apply import augment
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Choice, Policy, SubPolicy
+from fasteraa.train.device_batches import centre, normalise_for
 from fasteraa.train.job import TrainJob, make_job
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.split import Split
+from fasteraa.train.trainer import make_network
 from fasteraa.train.worker_batches import MEASURED
 
 _MOST = {"cpu": 1_000, "cuda": 5_000}  # held-out images that are measured: enough for intervals of a point or two
@@ -156,16 +156,16 @@ def clean_network(runner: LocalRunner, split: Split, recipe: TrainRecipe, until:
     file = runner.cache.folder / "networks" / f"none-0-{job.key}.pt"
     if not file.exists():
         _train(runner, job, file, until)
-    network = build(recipe.network, len(split.train.classes), min(split.train.size))
+    network = make_network(recipe, len(split.train.classes), min(split.train.size))
     try:
         network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:
         raise RunError(f"the network {str(file)!r} cannot be read: remove it to train it again") from error
     network = network.to(runner.device).eval()
-    normalise = Normalise.of(_images(split.train)).to(runner.device)
+    normalise = normalise_for(recipe, _images(split.train)).to(runner.device)
 
     def guess(images: Tensor) -> Tensor:
-        logits: Tensor = network(normalise(images.float() / 255))
+        logits: Tensor = network(normalise(centre(images, recipe.input_size).float() / 255))
         return logits.argmax(1)
 
     most = _MOST.get(runner.device.type, 1_000)

@@ -44,6 +44,7 @@ class Look:
 
     background: tuple[int, int, int] = (255, 255, 255)  # shows through transparent pixels
     exif: bool = True  # turn the image as its EXIF orientation says
+    interpolation: str = "bilinear"  # or bicubic, lanczos: how images are scaled
 
 
 @cache
@@ -152,7 +153,12 @@ def fit(
 def pixels(image: Image.Image, size: tuple[int, int], look: Look) -> NDArray[np.uint8]:
     """uint8 (3, height, width). A JPEG is decoded at the smallest scale that keeps twice the size asked for."""
     image.draft("RGB", (2 * max(size), 2 * max(size)))
-    return np.asarray(fit(upright(image, look), size)).transpose(2, 0, 1)
+    return np.asarray(fit(upright(image, look), size, resampling(look))).transpose(2, 0, 1)
+
+
+def resampling(look: Look) -> Image.Resampling:
+    """Pillow's filter of that name."""
+    return Image.Resampling[look.interpolation.upper()]
 
 
 def default_size(shapes: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fasteraa.data import stratify
@@ -83,6 +84,18 @@ class ImageSet:
         """`fraction` of every class, and the rest; every class is in both parts."""
         first, rest = stratify.cut(self.labels.numpy(), len(self.classes), fraction, seed)
         return self._take(first), self._take(rest)
+
+    def resized(self, side: int) -> ImageSet:
+        """Scaled so that the shorter side is `side`, bilinear with antialiasing; masks keep whole numbers."""
+        height, width = self.size
+        scale = side / min(height, width)
+        size = [max(1, round(scale * height)), max(1, round(scale * width))]
+        images = torch.cat(
+            [F.interpolate(part, size, mode="bilinear", antialias=True) for part in self.images.split(256)]
+        )
+        masks = None if self.masks is None else F.interpolate(self.masks[:, None], size, mode="nearest")[:, 0]
+        mark = fingerprint(images, self.labels, self.classes, masks)
+        return replace(self, images=images.contiguous(), masks=masks, fingerprint=mark)
 
     def distinct(self) -> ImageSet:
         """Without copies: of images equal in every pixel the first stays, whatever their labels."""

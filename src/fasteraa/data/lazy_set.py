@@ -33,10 +33,18 @@ class LazyImageSet:
     name: str
     size: tuple[int, int]
     fingerprint: str  # sha256 over classes, labels, names of images, and the pixels of a few of them
+    look: Look = LOOK
 
     @classmethod
-    def of(cls, listing: Listing, name: str, size: tuple[int, int], index: Labels | None = None) -> LazyImageSet:
-        found = cls(listing, np.arange(len(listing)) if index is None else index, name, size, "")
+    def of(
+        cls,
+        listing: Listing,
+        name: str,
+        size: tuple[int, int],
+        index: Labels | None = None,
+        look: Look = LOOK,
+    ) -> LazyImageSet:
+        found = cls(listing, np.arange(len(listing)) if index is None else index, name, size, "", look)
         return replace(found, fingerprint=_fingerprint(found))
 
     def __len__(self) -> int:
@@ -55,11 +63,11 @@ class LazyImageSet:
 
     def read(self, place: int) -> Image.Image:
         """The whole image, upright and RGB. May raise anything that Pillow raises."""
-        return upright(self.listing.read(int(self.index[place])), LOOK)
+        return upright(self.listing.read(int(self.index[place])), self.look)
 
     def pixels(self, place: int) -> Tensor:
         """uint8 (3, H, W) at the set's size: scaled to cover it, cropped to the centre."""
-        found = pixels(self.listing.read(int(self.index[place])), self.size, LOOK)
+        found = pixels(self.listing.read(int(self.index[place])), self.size, self.look)
         return torch.from_numpy(np.ascontiguousarray(found))
 
     def sample(self, count: int) -> Tensor:
@@ -89,7 +97,7 @@ class LazyImageSet:
             threads=self.listing.threads,
             declared=True,
         )
-        return gather(rows, self.name, Wanted(self.size))
+        return gather(rows, self.name, Wanted(self.size, look=self.look))
 
     def check_broken(self, broken: set[int]) -> None:
         """More unreadable images than the budget allows are an error that names some of them."""
@@ -108,7 +116,7 @@ class LazyImageSet:
         return "it can be read now"
 
     def _take(self, index: Labels) -> LazyImageSet:
-        return LazyImageSet.of(self.listing, self.name, self.size, self.index[index])
+        return LazyImageSet.of(self.listing, self.name, self.size, self.index[index], self.look)
 
 
 Images = ImageSet | LazyImageSet

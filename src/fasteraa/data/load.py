@@ -35,6 +35,7 @@ def load(
     ignore_index: int = IGNORED,
     background: tuple[int, int, int] = (255, 255, 255),
     exif: bool = True,
+    interpolation: str = "bilinear",
     download: bool = False,
     progress: Progress | None = None,
 ) -> ImageSet:
@@ -61,10 +62,11 @@ def load(
         ignore_index: a number in masks that does not count, beside 255.
         background: shows through transparent pixels.
         exif: turn images as their EXIF orientation says.
+        interpolation: how images are scaled: bilinear, bicubic or lanczos (always with antialiasing).
         download: let torchvision fetch a named set that is not there.
         progress: called with (done, total) while images are decoded.
     """
-    look = Look(_background(background), exif)
+    look = Look(_background(background), exif, interpolation)
     opened = open_source(source, data_root, download)
     listing = opened.listing(split)
     if held_out:

@@ -59,7 +59,9 @@ class Task:
         return TrainJob(label, policy, recipe, seed, self.folds[fold])
 
     def informative_epochs(self) -> int:
-        """The shortest training on a fold whose result says something about longer ones."""
+        """The shortest training on a fold whose result says something about longer ones; a fine-tuning is short."""
+        if self.recipe.fine_tunes:
+            return self.recipe.epochs
         return informative_epochs(self.recipe, self.train_images)
 
 

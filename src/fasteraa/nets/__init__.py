@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from fasteraa.errors import ConfigError, choices_hint
 from fasteraa.nets.backbone import Backbone
@@ -16,7 +17,8 @@ from fasteraa.nets.norm import frozen_statistics, make_norm_free, make_primitive
 from fasteraa.nets.resnet import resnet_50
 from fasteraa.nets.shake_shake import ShakeShake
 from fasteraa.nets.small import Small
-from fasteraa.nets.timm import TimmBackbone
+from fasteraa.nets.timm import PREFIX, Preprocessing, TimmBackbone, preprocessing
+from fasteraa.nets.weights import load_weights, read_weights
 from fasteraa.nets.wide_resnet import WideResNet
 
 __all__ = [
@@ -25,11 +27,13 @@ __all__ = [
     "Backbone",
     "Critic",
     "PixelCritic",
+    "Preprocessing",
     "build",
     "choose_network",
     "frozen_statistics",
     "make_norm_free",
     "make_primitive",
+    "preprocessing",
 ]
 
 # Networks with a name of their own.
@@ -54,26 +58,40 @@ _FAMILIES: tuple[tuple[str, int, Callable[..., Backbone]], ...] = (
 )
 
 
-def build(name: str, num_classes: int, in_size: int | None = None, *, norm: str = "fused") -> Backbone:
+def build(
+    name: str,
+    num_classes: int,
+    in_size: int | None = None,
+    *,
+    norm: str = "fused",
+    pretrained: bool = False,
+    weights: str | Path | None = None,
+) -> Backbone:
     """The network `name` with fresh weights; names beyond `NAMES`: any 'wrn-D-W', 'shake-shake-D-2xWd', 'timm:NAME'.
 
     `in_size` is the image side: checked where a net has a least one, needed by transformers. `norm="primitive"` gives
     norm layers whose jvp can be differentiated (what `Critic` makes of any net), "fused" the fast ones, "none" takes
-    batch statistics out.
+    batch statistics out. `pretrained` takes timm's own weights, `weights` those of a file; both get a new head.
     """
     if num_classes < 1:
         raise ConfigError(f"num_classes must be at least 1, got {num_classes}")
     if norm not in NORMS:
         raise ConfigError(f"norm must be a known kind, got {norm!r}; {choices_hint(norm, NORMS)}")
-    net = _named(name, num_classes, in_size)
+    if (pretrained or weights) and norm == "none":
+        raise ConfigError("pretrained weights need their norm layers: norm must not be 'none'")
+    net = _named(name, num_classes, in_size, pretrained, Path(weights) if weights else None)
     if norm == "none":
         return make_norm_free(net)
     return make_primitive(net) if norm == "primitive" else net
 
 
-def _named(name: str, num_classes: int, in_size: int | None) -> Backbone:
-    if name.startswith("timm:"):
-        return TimmBackbone(name.removeprefix("timm:"), num_classes, in_size)
+def _named(name: str, num_classes: int, in_size: int | None, pretrained: bool, weights: Path | None) -> Backbone:
+    if name.startswith(PREFIX):
+        return TimmBackbone(name.removeprefix(PREFIX), num_classes, in_size, pretrained=pretrained, weights=weights)
+    if pretrained:
+        raise ConfigError(
+            f"only timm's networks come with weights (timm:NAME), got {name!r}; or give a file (--weights)"
+        )
     for pattern, least, make in _FAMILIES:
         match = re.fullmatch(pattern, name)
         if match is None:
@@ -83,7 +101,10 @@ def _named(name: str, num_classes: int, in_size: int | None) -> Backbone:
                 f"the image side must be at least {least} for network {name!r}, got {in_size}: take a larger size "
                 "(--size)"
             )
-        return make(num_classes, *map(int, match.groups()))
+        net = make(num_classes, *map(int, match.groups()))
+        if weights is not None:
+            load_weights(net, read_weights(weights), ("classifier",), f"{str(weights)!r}")
+        return net
     raise ConfigError(
         f"a network must have a known name, got {name!r}; {choices_hint(name, NAMES)}, any 'wrn-D-W', 'timm:NAME'"
     )

@@ -1,30 +1,89 @@
-"""Any timm network by name; timm is an extra and is imported only here."""
+"""Any timm network by name, with its own weights if asked for; timm is an extra and is imported only here."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from fasteraa.errors import ConfigError
 from fasteraa.nets.backbone import Backbone
+from fasteraa.nets.weights import load_weights, read_weights
+
+PREFIX = "timm:"
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What pretrained weights expect of their images; getting it wrong costs points."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    side: int  # of the input
+    crop: float  # the centre of a larger image that is measured, as a share of its side
+    interpolation: str
+
+    def image_side(self, side: int | None = None) -> int:
+        """Of the images that the input is cropped from."""
+        return math.ceil((side or self.side) / self.crop)
+
+
+def preprocessing(network: str) -> Preprocessing:
+    """By timm's own configuration of the network."""
+    if not network.startswith(PREFIX):
+        raise ConfigError(f"pretrained weights are those of timm's networks (timm:NAME), got {network!r}")
+    timm, name = _timm(), network.removeprefix(PREFIX)
+    _check_name(timm, name)
+    config = timm.get_pretrained_cfg(name)
+    if config is None:
+        raise ConfigError(f"timm has no pretrained weights for {name!r}, and does not say what its images are like")
+    return Preprocessing(
+        tuple(config.mean), tuple(config.std), int(config.input_size[-1]), float(config.crop_pct), config.interpolation
+    )
 
 
 class TimmBackbone(Backbone):
     """A timm model without its head (`num_classes=0` leaves pooled features), and a linear classifier of our own."""
 
-    def __init__(self, name: str, num_classes: int, in_size: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        num_classes: int,
+        in_size: int | None = None,
+        *,
+        pretrained: bool = False,
+        weights: Path | None = None,
+    ) -> None:
         super().__init__()
         timm = _timm()
-        if not timm.is_model(name):
-            near = get_close_matches(name, timm.list_models(), n=5, cutoff=0.4)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise ConfigError(f"timm has no network {name!r}{hint}")
-        self.body = timm.create_model(name, pretrained=False, num_classes=0, **_size(timm, name, in_size))
+        _check_name(timm, name)
+        if "." in name and not pretrained and weights is None:
+            raise ConfigError(
+                f"{name!r} names pretrained weights (the part after the dot): say --pretrained to use them, or leave "
+                "the tag out for random ones"
+            )
+        self.body = _made(timm, name, pretrained, _size(timm, name, in_size))
         self.num_features = int(getattr(self.body, "head_hidden_size", None) or self.body.num_features)
         self.classifier = nn.Linear(self.num_features, num_classes)
         nn.init.zeros_(self.classifier.bias)
+        if weights is not None:
+            self._load(timm, name, weights)
+
+    def _load(self, timm: Any, name: str, weights: Path) -> None:
+        """A head of the same size is taken along, one of another size is replaced."""
+        config = timm.get_pretrained_cfg(name)
+        heads = config.classifier if config is not None and config.classifier else "classifier"
+        heads = (heads,) if isinstance(heads, str) else tuple(heads)
+        tensors = read_weights(weights)
+        left = load_weights(self.body, tensors, heads, f"{str(weights)!r}")
+        ours = dict(self.classifier.named_parameters())
+        head = {part: tensors[f"{heads[0]}.{part}"] for part in ours if f"{heads[0]}.{part}" in left}
+        if all(part in head and head[part].shape == ours[part].shape for part in ours):
+            self.classifier.load_state_dict(head)
 
     def feature_map(self, x: Tensor) -> Tensor:
         found: Tensor = self.body.forward_features(x)
@@ -40,6 +99,28 @@ class TimmBackbone(Backbone):
     def features(self, x: Tensor) -> Tensor:
         pooled: Tensor = self.body(x)
         return pooled
+
+
+def _check_name(timm: Any, name: str) -> None:
+    if not timm.is_model(name):
+        near = get_close_matches(name, timm.list_models(), n=5, cutoff=0.4)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ConfigError(f"timm has no network {name!r}{hint}")
+
+
+def _made(timm: Any, name: str, pretrained: bool, size: dict[str, int]) -> Any:
+    try:
+        return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        if pretrained:
+            raise ConfigError(
+                f"the pretrained weights of {name!r} could not be had ({reason}): check the network, or give a file "
+                "(--weights)"
+            ) from error
+        raise ConfigError(f"timm could not build {name!r}: {reason}") from error
 
 
 def _timm() -> Any:

@@ -219,6 +219,29 @@ def color_ops_x2() -> Policy:
     return replace(uniform(ops=_COLOR_OPS).with_strength(2), name="color-ops-x2")
 
 
+def general_mild(ops: Sequence[str] | None = None) -> Policy:
+    """`general`, half as often and half as strong: for short trainings and pretrained networks."""
+    return replace(general(ops).with_strength(magnitude=0.5, probability=0.5), name="general-mild")
+
+
+def randaugment_m9() -> Policy:
+    """Near timm's rand-m9-mstd0.5-inc1: two of 14 operations, each half of the time, at nine tenths (no SolarizeAdd)."""
+    spans = {**_AUTOAUGMENT_SPANS, "posterize": Span(8, 0, "bit")}
+    spans |= {op: Span(0, 0.45, side) for op, side in (("translate_x", "width"), ("translate_y", "height"))}
+    level = (0.815, 0.985)  # uniform, with the mean and the spread of theirs
+    ops = [op for op in _TORCHVISION.values() if op != "posterize"]
+    choices = [Choice(op, 0.5, level if OPS[op].span else None) for op in ops]
+    choices.append(Choice("posterize", 0.5, 7 / 8))  # to one bit
+    return Policy((SubPolicy((tuple(choices),) * 2),), "randaugment-m9", spans)
+
+
+def three_augment() -> Policy:
+    """DeiT III's 3-Augment as near as it gets: grey, solarize or smoothed, one of three (smoothed, not blurred)."""
+    spans = {op: Span(1, 2, "factor") for op in ("color", "sharpness")}  # downwards to 0: grey, smoothed
+    stage = (Choice("color", 1.0, 1.0, sign="-"), Choice("solarize", 1.0, 0.5), Choice("sharpness", 1.0, 1.0, sign="-"))
+    return Policy((SubPolicy((stage,)),), "three-augment", spans)
+
+
 def weighted(effects: Mapping[str, float], caution: float = 8.0, dose: int = 2, warps: float = 0.35) -> Policy:
     """Operations by how much they help: by how many % an error changes when images meet one once.
 
@@ -269,6 +292,9 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "uniform-x3": uniform_x3,
     "uniform-half": uniform_half,
     "color-ops-x2": color_ops_x2,
+    "general-mild": general_mild,
+    "randaugment-m9": randaugment_m9,
+    "three-augment": three_augment,
     "random": random,
 }
 NAMES = tuple(_MAKERS)
@@ -288,6 +314,19 @@ RACED = {
     "autoaugment-svhn": False,
     "autoaugment-imagenet": False,
     "uniform-x3": True,
+}
+
+
+# What races where a pretrained network is fine-tuned, the likeliest first: crop and flip come with every training.
+RACED_FINE_TUNING = {
+    "none": False,
+    "trivialaugment-wide": False,
+    "randaugment-m9": False,
+    "three-augment": False,
+    "general-mild": True,
+    "uniform-half": True,
+    "general-or-trivial": True,
+    "uniform-x2": True,
 }
 
 

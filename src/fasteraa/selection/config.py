@@ -33,8 +33,14 @@ class RaceConfig(Settings):
         None, "A number of trainings instead of minutes: then the same seed gives the same policy.", least=1
     )
     network: str | None = setting(None, "What is trained: the network that you will train, if it is a small one.")
+    pretrained: bool = setting(False, "Fine-tune timm's own weights of the network (--network timm:NAME).")
+    weights: str = setting("", "Fine-tune the weights in this file (.safetensors, or a state dict of torch.save).")
     epochs: int | None = setting(None, "How long a training is at most: as long as yours will be.", least=1)
     train: Mapping[str, Any] = field(default_factory=dict, metadata={"about": "Other settings of the training."})
+
+    @property
+    def fine_tunes(self) -> bool:
+        return self.pretrained or bool(self.weights)
 
     def _converted(self, name: str, value: Any) -> Any:
         if name != "train":
@@ -55,6 +61,8 @@ def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceCon
     from fasteraa.runtime.device import find_device
     from fasteraa.train.recipe import choose_recipe
 
+    if race.fine_tunes:
+        return fine_tuning(config, race)
     on_cpu, side = find_device(device).type == "cpu", min(data.size)
     quick = "small" if on_cpu or side > _QUICK_SIDE else _QUICK_NETWORK
     recipe = choose_recipe(len(data), side, device, race.network or quick)
@@ -64,6 +72,16 @@ def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceCon
         recipe = _long_enough(recipe, len(data))
     recipe = replace(recipe, epochs=race.epochs or recipe.epochs, cutout=0, crop=config.crop, flip=config.flip)
     return replace(recipe, **race.train)
+
+
+def fine_tuning(config: SearchConfig, race: RaceConfig) -> TrainRecipe:
+    """The training that is to come, as it is: crop and flip come with it, for every policy."""
+    from fasteraa.train.recipe import finetune_recipe
+
+    if race.network is None:
+        raise ConfigError("--pretrained and --weights need the network that they are for: --network timm:NAME")
+    recipe = finetune_recipe(race.network, pretrained=race.pretrained, weights=race.weights, side=config.size)
+    return replace(recipe, epochs=race.epochs or recipe.epochs, flip=config.flip, **race.train)
 
 
 def _long_enough(recipe: TrainRecipe, images: int) -> TrainRecipe:

@@ -48,5 +48,5 @@ def _payable(task: Task, data: ImageSet, runner: Runner, budget: Budget, experim
     names = [name for name in RACED if name != "none"]
     jobs = [TrainJob(name, named(name), task.recipe, 0, whole) for name in names]
     cost = runner.estimate(jobs) / sum(job.image_epochs for job in jobs)
-    epochs = min(task.recipe.epochs, informative_epochs(task.recipe, 10**9))
+    epochs = task.recipe.epochs if task.recipe.fine_tunes else informative_epochs(task.recipe, 10**9)
     return payable_images(len(data), len(data.classes), TYPICAL_CANDIDATES, epochs, cost, budget, experiment)

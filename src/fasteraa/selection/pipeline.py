@@ -43,6 +43,8 @@ def propose_and_race(
         )
     if race is None:
         methods = methods[:1]
+    else:
+        task = replace(task, recipe=race_recipe(task.data, task.device, task.config, race))
     quiet = replace(task, until=end if race is None else _gradient_end(end))
     by_name = {
         method.name: list(method.candidates(quiet, Budget(), _NO_RUNNER)) for method in methods if not method.trains
@@ -80,7 +82,8 @@ def _judged(
         raise RaceError("the time was up before one could begin")
     budget = Budget(trainings=settings.trainings) if settings.trainings is not None else Budget(seconds)
     trains = [method for method in methods if method.trains]
-    task = replace(task, recipe=race_recipe(task.data, task.device, task.config, settings))
+    if race is None:
+        task = replace(task, recipe=race_recipe(task.data, task.device, task.config, settings))
     with _race_folder(task) as place:
         decisions = Decisions(place / "schedule.json", _identity(task, methods, settings))
         _race_again(decisions, settings, say)
@@ -99,7 +102,8 @@ def _judged(
             if race is None:
                 return proposed, None
             candidates = [each for method in methods for each in proposed[method.name]]
-            credit = CREDIT if settings.epochs is None else 0.0  # who knows the epochs has the trainings to come raced
+            known = settings.epochs is not None or settings.fine_tunes  # then the trainings to come are those raced
+            credit = 0.0 if known else CREDIT
             result = run_race(candidates, task, runner, budget, spent=spent, credit=credit)
         decisions.note("setup", {"minutes": settings.minutes, "over": True})
     return proposed, result

@@ -16,12 +16,14 @@ from torch import Generator, Tensor
 
 from fasteraa.data import ImageSet
 from fasteraa.data.batches import Normalise, baseline
+from fasteraa.nets import preprocessing
+from fasteraa.nets.timm import PREFIX
 from fasteraa.policy.apply import augment
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.device import image_device
 from fasteraa.train.recipe import TrainRecipe
 
-Batch = tuple[Tensor, Tensor]  # uint8 images (b, 3, H, W) and labels (b,), on the device
+Batch = tuple[Tensor, Tensor]  # uint8 images (b, 3, H, W) and labels (b,), or shares of classes, on the device
 _AT_ONCE = {"cuda": 2**27, "cpu": 2**22}  # values augmented in one piece: a few images of each operation cost as
 # much as many, but what a CPU works on should stay in its caches
 AREAS, RATIOS = (0.08, 1.0), (3 / 4, 4 / 3)  # of a resized crop, as everybody trains on ImageNet
@@ -47,7 +49,8 @@ class DeviceFeed:
         self.policy, self.recipe, self.seed = policy, recipe, seed
         self.batch = min(recipe.batch_size, len(data))
         self.steps = len(data) // self.batch
-        self.normalise = Normalise.of(self.images).to(device)
+        self.classes = len(data.classes)
+        self.normalise = normalise_for(recipe, self.images).to(device)
         self.mean = mean_colour(self.normalise)
         self.idle = is_idle(policy)
         pieces = _AT_ONCE.get(device.type, 0) // data.images[0].numel() // self.batch
@@ -59,14 +62,81 @@ class DeviceFeed:
         for index in torch.split(order, self.piece):
             images = self.augmented(self.images[index.to(self.images.device)].to(self.device), generator)
             labels = self.labels[index]
-            yield from zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
+            for batch in zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True):
+                yield mixed(*batch, self.recipe, self.classes, generator)
 
     def augmented(self, images: Tensor, generator: Generator) -> Tensor:
-        if not self.idle:
-            images = augment(self.policy, images, generator, pool=self.images)
-        if self.recipe.crop_kind == "resized":
-            images = resized_crop(images, generator)
-        return finished(images, self.recipe, self.mean, generator)
+        if self.recipe.order == "crop-first":
+            images = self._policy(finished(self._cropped(images, generator), self.recipe, None, generator), generator)
+            return cut(images, self.recipe.cutout, self.mean, generator) if self.recipe.cutout else images
+        return finished(self._cropped(self._policy(images, generator), generator), self.recipe, self.mean, generator)
+
+    def _policy(self, images: Tensor, generator: Generator) -> Tensor:
+        if self.idle:
+            return images
+        pool = centre(self.images, images.shape[-1]) if images.shape[-2:] != self.images.shape[-2:] else self.images
+        return augment(self.policy, images, generator, pool=pool)
+
+    def _cropped(self, images: Tensor, generator: Generator) -> Tensor:
+        if self.recipe.crop_kind != "resized":
+            return centre(images, self.recipe.input_size)
+        return resized_crop(images, generator, self.recipe.input_size)
+
+
+def normalise_for(recipe: TrainRecipe, images: Tensor) -> Normalise:
+    """By the images, or, for weights of timm's networks, as these expect it."""
+    if recipe.fine_tunes and recipe.network.startswith(PREFIX):
+        expected = preprocessing(recipe.network)
+        return Normalise(*(torch.tensor(each).view(1, 3, 1, 1) for each in (expected.mean, expected.std)))
+    return Normalise.of(images)
+
+
+def centre(images: Tensor, side: int) -> Tensor:
+    """The square in the middle; all of it for 0."""
+    height, width = images.shape[-2:]
+    if not side or side >= min(height, width):
+        return images
+    top, left = (height - side) // 2, (width - side) // 2
+    return images[..., top : top + side, left : left + side]
+
+
+def mixed(images: Tensor, labels: Tensor, recipe: TrainRecipe, classes: int, generator: Generator) -> Batch:
+    """mixup or CutMix with the batch in another order; labels are shares of classes then."""
+    if not recipe.mixup and not recipe.cutmix:
+        return images, labels
+    count, device = len(images), images.device
+    paste = recipe.cutmix > 0
+    if recipe.mixup and recipe.cutmix:
+        paste = bool(torch.rand((), generator=generator, device=device) < 0.5)
+    alpha = recipe.cutmix if paste else recipe.mixup
+    share = _beta(alpha, generator, device)
+    order = torch.randperm(count, generator=generator, device=device)
+    if paste:
+        images, share = _pasted(images, images[order], share, generator)
+    else:
+        images = (share * images.float() + (1 - share) * images[order].float()).round_().to(torch.uint8)
+    whole = F.one_hot(labels, classes).float()
+    return images, share * whole + (1 - share) * whole[order]
+
+
+def _beta(alpha: float, generator: Generator, device: torch.device) -> float:
+    """A draw of Beta(alpha, alpha), by two of Gamma(alpha, 1) (Johnk's way needs uniform numbers alone)."""
+    while True:
+        u, v = torch.rand(2, generator=generator, device=device).double().tolist()
+        x, y = u ** (1 / alpha), v ** (1 / alpha)
+        if 0 < x + y <= 1:
+            return float(x / (x + y))
+
+
+def _pasted(images: Tensor, others: Tensor, share: float, generator: Generator) -> tuple[Tensor, float]:
+    """A box of the others in the place of the same box, and the share that is left."""
+    height, width = images.shape[-2:]
+    tall, wide = round(height * math.sqrt(1 - share)), round(width * math.sqrt(1 - share))
+    top, left = torch.rand(2, generator=generator, device=images.device).double().tolist()
+    first, begin = int(top * (height - tall + 1)), int(left * (width - wide + 1))
+    images = images.clone()
+    images[..., first : first + tall, begin : begin + wide] = others[..., first : first + tall, begin : begin + wide]
+    return images, 1 - tall * wide / (height * width)
 
 
 def epoch_seed(seed: int, number: int) -> int:
@@ -82,10 +152,10 @@ def mean_colour(normalise: Normalise) -> Tensor:
     return (normalise.mean * 255).round().to(torch.uint8)
 
 
-def finished(images: Tensor, recipe: TrainRecipe, colour: Tensor, generator: Generator) -> Tensor:
-    """What every image gets after the policy: crop of the padded image (unless it was cropped), flip, cutout."""
+def finished(images: Tensor, recipe: TrainRecipe, colour: Tensor | None, generator: Generator) -> Tensor:
+    """What every image gets: crop of the padded image (unless it was cropped), flip, and cutout in the `colour`."""
     images = baseline(images, _Uncropped(recipe) if recipe.crop_kind == "resized" else recipe, generator)
-    return cut(images, recipe.cutout, colour, generator) if recipe.cutout else images
+    return images if colour is None or not recipe.cutout else cut(images, recipe.cutout, colour, generator)
 
 
 class _Uncropped:
@@ -108,8 +178,8 @@ def cut(images: Tensor, side: int, colour: Tensor, generator: Generator) -> Tens
     return torch.where(inside[0][:, None, :, None] & inside[1][:, None, None, :], colour, images)
 
 
-def resized_crop(images: Tensor, generator: Generator) -> Tensor:
-    """A box of 8 to 100% of each image, of shape 3:4 to 4:3, scaled (bilinear) to the size of the image."""
+def resized_crop(images: Tensor, generator: Generator, side: int = 0) -> Tensor:
+    """A box of 8 to 100% of each image, of shape 3:4 to 4:3, scaled (bilinear) to the side, or to the image's size."""
     count, _, height, width = images.shape
     box = draw_boxes(count, height, width, generator, images.device)
     top, left, tall, wide = box.unbind(1)
@@ -121,8 +191,9 @@ def resized_crop(images: Tensor, generator: Generator) -> Tensor:
         ],
         1,
     )
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    # a box is never larger than what it is scaled to, so no antialiasing is needed
+    shape = [count, images.shape[1], side or height, side or width]
+    grid = F.affine_grid(theta, shape, align_corners=False)
+    # a box is hardly larger than what it is scaled to, so no antialiasing is needed
     out = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
     return out.round_().clamp_(0, 255).to(torch.uint8)
 

@@ -8,12 +8,16 @@ import math
 from dataclasses import asdict, dataclass, replace
 
 from fasteraa.errors import ConfigError, choices_hint
-from fasteraa.nets import choose_network
+from fasteraa.nets import choose_network, preprocessing
+from fasteraa.nets.timm import PREFIX
+from fasteraa.nets.weights import digest
 from fasteraa.runtime.device import find_device
 from fasteraa.runtime.settings import Settings, setting
 
 PRECISIONS = ("auto", "bfloat16", "float32")
 CROPS = ("pad", "resized")
+ORDERS = ("policy-first", "crop-first")
+OPTIMIZERS = ("sgd", "adamw")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +45,37 @@ class TrainRecipe(Settings):
     precision: str = setting(
         "auto", "auto (bfloat16 where the device calculates in it), bfloat16 or float32.", choices=PRECISIONS
     )
+    # those below are part of the key only where they are not the default
+    pretrained: bool = setting(False, "Begin with timm's own weights of the network (timm:NAME).")
+    weights: str = setting("", "Begin with the weights in this file: .safetensors, or a state dict of torch.save.")
+    input_size: int = setting(0, "Side of the network's input, cropped from larger images; 0: the images.", least=0)
+    order: str = setting(
+        "policy-first", "policy-first (Fast AutoAugment), or crop-first: crop, flip, then the policy.", choices=ORDERS
+    )
+    optimizer: str = setting("sgd", "sgd with Nesterov momentum, or adamw.", choices=OPTIMIZERS)
+    body_rate: float = setting(1.0, "Learning rate of all but the head, as a share of the head's.", least=0)
+    label_smoothing: float = setting(0.0, "Share of the label that is spread over all classes.", least=0, below=1)
+    mixup: float = setting(0.0, "alpha of mixup; 0 for none.", least=0)
+    cutmix: float = setting(0.0, "alpha of CutMix; 0 for none. With both, each batch draws one.", least=0)
+    ema: float = setting(0.0, "Decay of the mean of weights that is measured in the end; 0 for none.", least=0, below=1)
+    accumulate: int = setting(1, "Parts that a batch is passed through the network in, where memory is short.", least=1)
+    freeze: bool = setting(False, "Train the head alone (a linear probe): the body keeps its weights.")
 
     @property
     def key(self) -> str:
-        """A short hash of all settings."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        """A short hash of all settings; weights count by what is in their file."""
+        defaults = {name: each.default for name, each in self.fields().items()}
+        settings = {
+            name: value for name, value in asdict(self).items() if name in _ALWAYS_IN_KEY or value != defaults[name]
+        }
+        if self.weights:
+            settings["weights"] = digest(self.weights)
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Whether it begins with weights of another task."""
+        return self.pretrained or bool(self.weights)
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of a step (counted from 0)."""
@@ -56,6 +86,10 @@ class TrainRecipe(Settings):
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(total - warm, 1)))
 
 
+_ALWAYS_IN_KEY = {
+    "network", "epochs", "batch_size", "learning_rate", "weight_decay", "momentum", "warmup", "clip", "cutout", "crop",
+    "crop_kind", "flip", "precision",
+}  # fmt: skip
 _WIDE = TrainRecipe(network="wrn-28-10", weight_decay=5e-4)
 _SHAKE = TrainRecipe(epochs=1800, learning_rate=0.01, weight_decay=1e-3)
 # not clipped there; steps of its learning rate (at 90, 180 and 240 of 270 epochs) are a cosine here, as elsewhere
@@ -91,6 +125,47 @@ def default_recipe(network: str, side: int) -> TrainRecipe:
     if network == "small":
         return TrainRecipe(network="small", epochs=40, batch_size=64, weight_decay=5e-4, warmup=2, cutout=0)
     return TrainRecipe(network=network, batch_size=64, learning_rate=0.05, weight_decay=5e-4, cutout=0)
+
+
+def finetune_recipe(
+    network: str, *, pretrained: bool = False, weights: str = "", side: int | None = None
+) -> TrainRecipe:
+    """For a network that begins with weights: AdamW, a smaller rate for the body, crop and flip before every policy."""
+    input_size = side or (preprocessing(network).side if network.startswith(PREFIX) else 0)
+    return TrainRecipe(
+        network=network,
+        pretrained=pretrained,
+        weights=weights,
+        input_size=input_size,
+        epochs=20,
+        batch_size=32,
+        optimizer="adamw",
+        learning_rate=2e-3,
+        body_rate=0.25,
+        weight_decay=0.05,
+        warmup=2.0,
+        clip=5.0,
+        label_smoothing=0.1,
+        cutout=0,
+        crop_kind="resized",
+        order="crop-first",
+    )
+
+
+def image_side(recipe: TrainRecipe) -> int | None:
+    """Of the images that the input is cropped from; None where the images decide."""
+    if not recipe.input_size:
+        return None
+    if recipe.network.startswith(PREFIX):
+        return preprocessing(recipe.network).image_side(recipe.input_size)
+    return recipe.input_size
+
+
+def interpolation(recipe: TrainRecipe) -> str:
+    """How images are scaled: as the pretrained network expects it."""
+    if recipe.fine_tunes and recipe.network.startswith(PREFIX):
+        return preprocessing(recipe.network).interpolation
+    return "bilinear"
 
 
 _MOST_EPOCHS = 240

@@ -85,6 +85,7 @@ def open_split(
     subset: int | None = None,
     held_out: float | None = None,
     seed: int = 0,
+    interpolation: str = "bilinear",
 ) -> Split:
     """Training images, and the source's test (or val) images; a part of the training images where it has none.
 
@@ -106,10 +107,11 @@ def open_split(
         train, test = hold_out(train, opened.name, share, seed)
         percent = 100 * len(test) / all_of_them  # every class is in it, so it may be more than was asked for
         measured_on = f"{percent:.3g}% of the training images"
-    side = as_size(size) or probe_size(train, Look())
+    look = Look(interpolation=interpolation)
+    side = as_size(size) or probe_size(train, look)
     fits = fits_memory((subset or len(train)) + len(test), side)
-    data = _images(train, opened.name, side, fits, subset, seed)
-    measured = _images(test, opened.name, side, fits)
+    data = _images(train, opened.name, side, fits, look, subset, seed)
+    measured = _images(test, opened.name, side, fits, look)
     other = "test" if "test" in opened.splits else "val"
     return Split(data, measured, measured_on, share, seed, other)
 
@@ -131,11 +133,17 @@ def _memory() -> int | None:
 
 
 def _images(
-    listing: Listing, name: str, size: tuple[int, int], fits: bool, subset: int | None = None, seed: int = 0
+    listing: Listing,
+    name: str,
+    size: tuple[int, int],
+    fits: bool,
+    look: Look,
+    subset: int | None = None,
+    seed: int = 0,
 ) -> Images:
     if fits:
-        return gather(listing, name, Wanted(size, subset, seed))
-    listed = LazyImageSet.of(listing, name, size)
+        return gather(listing, name, Wanted(size, subset, seed, look=look))
+    listed = LazyImageSet.of(listing, name, size, look=look)
     return listed if subset is None else listed.subset(subset, seed)
 
 

@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from fasteraa._version import __version__, commit
 from fasteraa.data.batches import Normalise
 from fasteraa.data.lazy_set import Images
 from fasteraa.errors import ConfigError, OutOfTime, RunError
-from fasteraa.nets import build
+from fasteraa.nets import Backbone, build
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.device import explain_out_of_memory, find_device
 from fasteraa.runtime.files import replacing, write_atomic
@@ -217,8 +218,7 @@ class Group:
             feeds = [member.feed.epoch(self.epoch) for member in self.members]
             for number, batches in enumerate(zip(*feeds, strict=True)):
                 for member in self.members:
-                    rate = member.recipe.rate(self.epoch * first.feed.steps + number, first.feed.steps)
-                    member.rate.fill_(rate)
+                    member.set_rate(self.epoch * first.feed.steps + number, first.feed.steps)
                 total += self.step(list(batches))
         means = (total / first.feed.steps).tolist()  # the only wait for the device in an epoch
         self.epoch += 1
@@ -270,14 +270,15 @@ class Training:
     def __init__(self, data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
         self.recipe, self.device, self.seed = recipe, device, seed
         with seeded(seed):
-            network = build(recipe.network, len(data.classes), min(data.size))
-        self.network: nn.Module = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.network.train()
+            network = make_network(recipe, len(data.classes), min(data.size))
+        self.network: Backbone = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        _train_mode(self.network, recipe)
         self.forward: Callable[[Tensor], Tensor] = self.network
         self.feed: Feed = make_feed(data, policy, recipe, seed, device)
         self.half = _is_half(recipe.precision, device)
-        self.rate = torch.tensor(0.0, device=device)
-        self.optimiser = _optimiser(self.network, recipe, self.rate)
+        self.rates = [torch.tensor(0.0, device=device) for _ in range(2)]  # of the head, of the body
+        self.optimiser = _optimiser(self.network, recipe, *self.rates)
+        self.averaged = deepcopy(self.network).requires_grad_(False) if recipe.ema else None
         self.loss = math.nan
         self.diverged: int | None = None  # the epoch in which its loss was not finite
         self.share_seconds, self.kernels = 0.0, list[str]()  # as in Trained
@@ -285,12 +286,24 @@ class Training:
     def step(self, images: Tensor, labels: Tensor) -> Tensor:
         """Forward, backward, clip, update; the plain path, which the captured one repeats."""
         self.optimiser.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(self._of(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        parts = list(zip(images.chunk(self.recipe.accumulate), labels.chunk(self.recipe.accumulate), strict=True))
+        total = torch.zeros((), device=self.device)
+        for some, their_labels in parts:
+            share = len(some) / len(images)
+            loss = share * F.cross_entropy(self._of(some), their_labels, label_smoothing=self.recipe.label_smoothing)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total = total + loss.detach()
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
         self.optimiser.step()
-        return loss.detach()
+        if self.averaged is not None:
+            _average(self.averaged, self.network, self.recipe.ema)
+        return total
+
+    def set_rate(self, step: int, steps_per_epoch: int) -> None:
+        head, body = self.rates
+        head.fill_(self.recipe.rate(step, steps_per_epoch))
+        body.fill_(self.recipe.body_rate * self.recipe.rate(step, steps_per_epoch))
 
     def logits(self, x: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext():
@@ -298,7 +311,9 @@ class Training:
 
     @torch.no_grad()
     def measure(self, held_out: Images) -> Measured:
-        self.network.eval()
+        measured_network = self.averaged or self.network
+        measured_network.eval()
+        self.forward = measured_network
         batches = plain_batches(held_out, self.recipe, max(256, self.recipe.batch_size), self.device)
         return measured((self._of(images), labels) for images, labels in batches)
 
@@ -312,6 +327,7 @@ class Training:
         state = {
             "network": self.network.state_dict(),
             "optimiser": self.optimiser.state_dict(),
+            **({} if self.averaged is None else {"averaged": self.averaged.state_dict()}),
             "epoch": epoch,
             "loss": self.loss,
             "diverged": self.diverged,
@@ -324,9 +340,12 @@ class Training:
 
     def take(self, state: dict[str, Any]) -> None:
         self.network.load_state_dict(state["network"])
+        rates = [group["lr"] for group in self.optimiser.param_groups]  # tensors, which loading would replace
         self.optimiser.load_state_dict(state["optimiser"])
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.rate
+        for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate
+        if self.averaged is not None:
+            self.averaged.load_state_dict(state["averaged"])
         self.loss, self.diverged = state["loss"], state.get("diverged")
         self.share_seconds, self.kernels = state.get("share_seconds", state["seconds"]), state.get("kernels", [])
 
@@ -334,7 +353,8 @@ class Training:
         """Everything a step changes; the optimiser's state only once it exists."""
         slots = (self.optimiser.state[p] for group in self.optimiser.param_groups for p in group["params"])
         moments = [value for slot in slots for value in slot.values() if isinstance(value, Tensor)]
-        return [*self.network.state_dict().values(), *moments]
+        averages = [] if self.averaged is None else list(self.averaged.state_dict().values())
+        return [*self.network.state_dict().values(), *averages, *moments]
 
 
 def epochs_done(checkpoint: Path) -> int:
@@ -368,12 +388,49 @@ def network_draws(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _optimiser(network: nn.Module, recipe: TrainRecipe, rate: Tensor) -> torch.optim.SGD:
-    """No decay on norms and biases, which are the parameters of one dimension."""
-    decayed = [p for p in network.parameters() if p.ndim > 1]
-    plain = [p for p in network.parameters() if p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.SGD(groups, rate, recipe.momentum, nesterov=recipe.momentum > 0, fused=True)
+def make_network(recipe: TrainRecipe, classes: int, side: int) -> Backbone:
+    """The recipe's network, with its weights; of a linear probe all but the head is frozen."""
+    network = build(
+        recipe.network, classes, recipe.input_size or side, pretrained=recipe.pretrained, weights=recipe.weights or None
+    )
+    if recipe.freeze:
+        network.requires_grad_(False)
+        network.classifier.requires_grad_(True)
+    return network
+
+
+def _train_mode(network: Backbone, recipe: TrainRecipe) -> None:
+    """A frozen body keeps its statistics."""
+    network.train()
+    if recipe.freeze:
+        network.eval()
+        network.classifier.train()
+
+
+def _optimiser(network: Backbone, recipe: TrainRecipe, head_rate: Tensor, body_rate: Tensor) -> torch.optim.Optimizer:
+    """No decay on norms and biases, which are the parameters of one dimension; the head has a rate of its own."""
+    head = {id(parameter) for parameter in network.classifier.parameters()}
+    groups = []
+    for is_head, rate in ((True, head_rate), (False, body_rate)):
+        for decays in (True, False):
+            chosen = [
+                p
+                for p in network.parameters()
+                if p.requires_grad and (id(p) in head) == is_head and (p.ndim > 1) == decays
+            ]
+            if chosen:
+                groups.append({"params": chosen, "lr": rate, "weight_decay": recipe.weight_decay if decays else 0.0})
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(groups, head_rate, fused=True, capturable=head_rate.is_cuda)
+    return torch.optim.SGD(groups, head_rate, recipe.momentum, nesterov=recipe.momentum > 0, fused=True)
+
+
+@torch.no_grad()
+def _average(averaged: nn.Module, network: nn.Module, decay: float) -> None:
+    """Of weights; statistics of norm layers are means already and are taken as they are."""
+    torch._foreach_lerp_(list(averaged.parameters()), list(network.parameters()), 1 - decay)
+    for mine, own in zip(averaged.buffers(), network.buffers(), strict=True):
+        mine.copy_(own)
 
 
 def _is_half(precision: str, device: torch.device) -> bool:

@@ -11,6 +11,7 @@ import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torchvision.transforms import v2
 
 from fasteraa.data import ImageSet
-from fasteraa.data.batches import Normalise
 from fasteraa.data.decode import fit
 from fasteraa.data.lazy_set import Images, LazyImageSet
 from fasteraa.errors import DataError
@@ -31,10 +31,13 @@ from fasteraa.train.device_batches import (
     Batch,
     DeviceFeed,
     Feed,
+    centre,
     epoch_seed,
     finished,
     is_idle,
     mean_colour,
+    mixed,
+    normalise_for,
 )
 from fasteraa.train.recipe import TrainRecipe
 
@@ -67,7 +70,8 @@ class LoaderFeed:
         self.data, self.recipe, self.seed, self.device = data, recipe, seed, device
         self.batch = min(recipe.batch_size, len(data))
         self.steps = len(data) // self.batch
-        self.normalise = Normalise.of(data.sample(MEASURED)).to(device)
+        self.classes = len(data.classes)
+        self.normalise = normalise_for(recipe, data.sample(MEASURED)).to(device)
         self.mean = mean_colour(self.normalise)
         self.order = _Order(len(data))
         self.broken: set[int] = set()
@@ -81,7 +85,8 @@ class LoaderFeed:
             self._note(labels, stands_in)
             images = images.to(self.device, non_blocking=True)
             labels = labels.to(self.device, non_blocking=True)
-            yield finished(images, self.recipe, self.mean, generator), labels
+            recipe = replace(self.recipe, flip=False) if self.recipe.order == "crop-first" else self.recipe
+            yield mixed(finished(images, recipe, self.mean, generator), labels, recipe, self.classes, generator)
 
     def _note(self, labels: Tensor, stands_in: Tensor) -> None:
         self.broken.update(stands_in[stands_in >= 0].tolist())
@@ -95,7 +100,7 @@ def plain_batches(data: Images, recipe: TrainRecipe, batch: int, device: torch.d
     """Held-out images as they are, each once, in order."""
     if isinstance(data, ImageSet):
         for images, labels in zip(torch.split(data.images, batch), torch.split(data.labels, batch), strict=True):
-            yield images.to(device), labels.to(device)
+            yield centre(images.to(device), recipe.input_size), labels.to(device)
         return
     broken: set[int] = set()
     for images, labels, place in _batches(_loader(_Measuring(data, recipe), batch, device, None)):
@@ -111,7 +116,9 @@ class _Training(Dataset[Item]):
     def __init__(self, data: LazyImageSet, policy: Policy, recipe: TrainRecipe):
         self.data, self.labels, self.resized = data, data.labels.tolist(), recipe.crop_kind == "resized"
         self.policy = None if is_idle(policy) else policy.transform(pool=_Partners(data, self.resized))
-        self.crop = v2.RandomResizedCrop(data.size, AREAS, RATIOS)
+        self.crop_first = recipe.order == "crop-first"
+        self.crop = v2.RandomResizedCrop(recipe.input_size or data.size, AREAS, RATIOS)
+        self.flip = v2.RandomHorizontalFlip() if recipe.flip else v2.Identity()
 
     def __getitem__(self, key: Key) -> Item:
         place, seed = key
@@ -126,6 +133,9 @@ class _Training(Dataset[Item]):
     def _augmented(self, image: Any) -> Tensor:
         if not self.resized:
             image = fit(image, self.data.size)
+        if self.crop_first:
+            image = self.flip(self.crop(image) if self.resized else image)
+            return to_tensor(image if self.policy is None else self.policy(image))
         if self.policy is not None:
             image = self.policy(image)
         return to_tensor(self.crop(image) if self.resized else image)
@@ -153,7 +163,8 @@ class _Measuring(Dataset[Item]):
 
     def __init__(self, data: LazyImageSet, recipe: TrainRecipe):
         self.data, self.labels = data, data.labels.tolist()
-        self.scale = _LARGER if recipe.crop_kind == "resized" else 1.0
+        self.scale = _LARGER if recipe.crop_kind == "resized" and not recipe.input_size else 1.0
+        self.side = recipe.input_size
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -161,10 +172,12 @@ class _Measuring(Dataset[Item]):
     def __getitem__(self, place: int) -> Item:
         image = _tried(self.data, place)
         if image is None:
-            return torch.zeros(3, *self.data.size, dtype=torch.uint8), -1, place
+            blank = (self.side, self.side) if self.side else self.data.size
+            return torch.zeros(3, *blank, dtype=torch.uint8), -1, place
         height, width = self.data.size
         larger = fit(image, (round(self.scale * height), round(self.scale * width)))
-        return to_tensor(v2.functional.center_crop(larger, [height, width])), self.labels[place], place
+        inner = [self.side or height, self.side or width]
+        return to_tensor(v2.functional.center_crop(larger, inner)), self.labels[place], place
 
 
 class _Order(Sampler[Key]):

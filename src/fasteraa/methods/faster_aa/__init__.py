@@ -8,9 +8,14 @@ from __future__ import annotations
 import math
 import time
 
+from fasteraa.data import ImageSet
 from fasteraa.methods.method import Budget, Candidate, Method
 from fasteraa.methods.task import Task
+from fasteraa.runtime.device import find_device
 from fasteraa.train.runner import Runner
+
+
+_SIDE = {"cpu": 32, "cuda": 64}  # of the images that a critic sees, where a large network is fine-tuned
 
 
 class FasterAA(Method):
@@ -22,7 +27,7 @@ class FasterAA(Method):
         from fasteraa.methods.faster_aa.run import gradient_search
 
         result = gradient_search(
-            task.data,
+            _small_enough(task),
             task.config,
             out=task.folder.path if task.folder else None,
             resume=task.resume,
@@ -45,3 +50,12 @@ class FasterAA(Method):
             for label, policy in policies.items()
             if policy is not None
         ]
+
+
+def _small_enough(task: Task) -> ImageSet:
+    """Images of a fine-tuning are large: the critic sees them smaller, unless a network was named for it."""
+    most = _SIDE["cpu" if find_device(task.device).type == "cpu" else "cuda"]
+    if not task.recipe.fine_tunes or task.config.critic != "auto" or min(task.data.size) <= most:
+        return task.data
+    task.say(f"the critic sees the images at {most} pixels (--critic NAME: at their size)")
+    return task.data.resized(most)

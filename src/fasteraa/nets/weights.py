@@ -1,0 +1,80 @@
+"""Weights from a file into a network: tensors alone are read, nothing is executed, what does not fit is named."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fasteraa.errors import ConfigError
+
+_NAMED = 4  # tensors that an error names
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """A state dict from a .safetensors file, or from one that torch wrote (a state dict, or a checkpoint with one)."""
+    if not path.is_file():
+        raise ConfigError(f"there are no weights in {str(path)!r}: no such file")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content: Any = load_file(path)
+        else:
+            if not zipfile.is_zipfile(path):
+                raise ValueError("it is no file of torch.save, or an old or a damaged one")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except ModuleNotFoundError as error:
+        raise ConfigError("weights in .safetensors need the package safetensors: pip install safetensors") from error
+    except Exception as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise ConfigError(f"the weights {str(path)!r} could not be read: {reason}") from error
+    for name in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(name), dict):
+            content = content[name]
+    if not isinstance(content, dict) or not content or not all(isinstance(each, Tensor) for each in content.values()):
+        raise ConfigError(f"{str(path)!r} must hold a state dict: tensors by their names")
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+def load_weights(network: nn.Module, tensors: dict[str, Tensor], head: Sequence[str], where: str) -> set[str]:
+    """Put them into the network; `head` are prefixes of what may be missing or of another size.
+
+    Returns the names that were not loaded. Anything else that does not fit is an error that names the tensors.
+    """
+    own = network.state_dict()
+
+    def is_head(name: str) -> bool:
+        return any(name == prefix or name.startswith(prefix + ".") for prefix in head)
+
+    other = [name for name in tensors if name in own and tensors[name].shape != own[name].shape and not is_head(name)]
+    unknown = [name for name in tensors if name not in own and not is_head(name)]
+    missing = [name for name in own if name not in tensors and not is_head(name)]
+    for names, what in ((other, "have another shape"), (unknown, "are not known to it"), (missing, "are missing")):
+        if names:
+            shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+            raise ConfigError(f"{where} are weights of another network: these tensors {what}: {shown}")
+    fitting = {name: t for name, t in tensors.items() if name in own and t.shape == own[name].shape}
+    network.load_state_dict(fitting, strict=False)
+    return set(tensors) - set(fitting)
+
+
+def digest(path: str) -> str:
+    """Of the file, so that a copy elsewhere is the same network."""
+    try:
+        stat = Path(path).stat()
+    except OSError as error:
+        raise ConfigError(f"there are no weights in {path!r}: no such file") from error
+    return _digest(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=16)
+def _digest(path: str, changed: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
