@@ -1,1 +1,1 @@
-"""Checkers that every operation passes, and that a third party can call for its own."""
+"""Checks that every operation, method and runner passes, and that a third party can call for its own."""
