@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fasteraa.methods.config import make_config
 from fasteraa.policy import Policy
 from fasteraa.reproduce.schema import Search
-from fasteraa.reproduce.table_runner import search_name
+from fasteraa.reproduce.search_store import search_name
 from fasteraa.reproduce.tables import TABLES
-from fasteraa.methods.config import make_config
 
 RESULTS = Path(__file__).parents[2] / "results"
 MADE = {"quality": (("quality",), 3), "counts": (("sub-policies", "operation-count"), 2), "cifar10": (("cifar10",), 1)}
@@ -19,10 +19,10 @@ MADE = {"quality": (("quality",), 3), "counts": (("sub-policies", "operation-cou
 def test_searches_keep_their_names(folder):
     tables, seeds = MADE[folder]
     searches = [line.policy for name in tables for line in TABLES[name].lines if isinstance(line.policy, Search)]
-    configs = [(wanted, make_config({**wanted.settings, "seed": s})) for wanted in searches for s in range(seeds)]
+    configs = [(search, make_config({**search.settings, "seed": s})) for search in searches for s in range(seeds)]
     found = {path.parent.name: Policy.load(path) for path in (RESULTS / folder / "searches").glob("*/policy.json")}
     fingerprints = {policy.provenance["data"]["fingerprint"] for policy in found.values()}
-    names = {search_name(wanted, config, each) for wanted, config in configs for each in fingerprints}
+    names = {search_name(search, config, each) for search, config in configs for each in fingerprints}
     assert found
     assert found.keys() <= names
-    assert len(found) == len({search_name(wanted, config, "") for wanted, config in configs})
+    assert len(found) == len({search_name(search, config, "") for search, config in configs})

@@ -1,6 +1,5 @@
 """`fasteraa reproduce NAME --quick` for every name, and what is kept, cut short and said."""
 
-import importlib
 import json
 import math
 import shutil
@@ -13,13 +12,17 @@ import pytest
 
 from fasteraa.data import load
 from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
+from fasteraa.methods.config import make_config, read_config
 from fasteraa.policy import Policy
 from fasteraa.policy.named import named
-from fasteraa.reproduce import TABLES, Found, Reproduction, engine, reproduce
-from fasteraa.reproduce.table_runner import _kept, parse_sources
-from fasteraa.reproduce.render import caption, summary, to_dict, to_markdown, to_svg
+from fasteraa.reproduce import TABLES, LineResult, Reproduction, reproduce, search_store, searches, setting, trainings
+from fasteraa.reproduce.plot import to_svg
+from fasteraa.reproduce.render import caption, summary, to_dict, to_markdown
 from fasteraa.reproduce.result import standings
-from fasteraa.methods.config import make_config, read_config
+from fasteraa.reproduce.search_store import sample_sub_policies
+from fasteraa.reproduce.setting import parse_sources
+from fasteraa.selection import pipeline
+from fasteraa.train.runner.local import LocalRunner
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -40,11 +43,11 @@ def quick(name, out, **options):
 def test_every_table_runs(name, shared):
     result, _ = quick(name, shared)
     table = TABLES[name]
-    ours = [found for found in result.found if found.line.policy is not None]
-    assert len(result.found) == len(table.lines)
-    assert all(len(found.values) == 1 for found in ours)
-    assert all(0 <= value <= 100 for found in ours for value in found.values.values())
-    assert all(found.remark.endswith("no policy of it here") for found in result.found if found.line.policy is None)
+    ours = [row for row in result.lines if row.line.policy is not None]
+    assert len(result.lines) == len(table.lines)
+    assert all(len(row.values) == 1 for row in ours)
+    assert all(0 <= value <= 100 for row in ours for value in row.values.values())
+    assert all(row.remark.endswith("no policy of it here") for row in result.lines if row.line.policy is None)
     folder = shared / name
     page = (folder / "table.md").read_text()
     assert page.startswith(f"{table.title}; {table.unit}. QUICK:")
@@ -56,8 +59,8 @@ def test_every_table_runs(name, shared):
     assert content["quick"]
     root = ElementTree.parse(folder / "table.svg").getroot()
     marks = [each.get("class") for each in root.iter(f"{SVG}circle")]
-    assert marks.count("ours") == len(ours) + 1  # and one in the legend
-    assert marks.count("paper") == sum(line.paper is not None for line in table.lines) + 1
+    assert marks.count("mean") == len(ours) + 1  # and one in the legend
+    assert marks.count("ring") == sum(line.paper is not None for line in table.lines) + 1
 
 
 def test_a_quick_table_says_which_network_made_our_number(tmp_path):
@@ -71,55 +74,55 @@ def test_a_quick_table_says_which_network_made_our_number(tmp_path):
 def test_standings():
     """Ranks are shared by equals; significance is that of paired seeds."""
 
-    def found(data, label, *values):
+    def row(data, label, *values):
         line = replace(TABLES["quality"].lines[0], data=data, label=label)
-        return Found(line, dict(enumerate(values)), "")
+        return LineResult(line, dict(enumerate(values)), "")
 
     rows = (
-        found("a", "none", 10.0, 11.0, 12.0),
-        found("a", "x", 9.0, 10.1, 11.0),
-        found("a", "y", 14.0, 9.0, 10.0),
-        found("b", "none", 5.0, 5.0),
-        found("b", "x", 6.0, 6.1),
-        found("c", "x"),
+        row("a", "none", 10.0, 11.0, 12.0),
+        row("a", "x", 9.0, 10.1, 11.0),
+        row("a", "y", 14.0, 9.0, 10.0),
+        row("b", "none", 5.0, 5.0),
+        row("b", "x", 6.0, 6.1),
+        row("c", "x"),
     )
     result = Reproduction(TABLES["quality"], rows, 3, False, (), ())
     first, second, third = standings(result, ("none",))
     assert (first.label, first.rank, first.sets) == ("x", 1.5, 2)
     assert (second.label, second.rank) == ("none", 1.75)  # 2.5 of 3, shared with y, and 1 of 2
     assert (third.label, third.rank, third.sets) == ("y", 2.5, 1)
-    assert (first.ahead["none"], first.behind["none"]) == (1, 1)
+    assert (first.better["none"], first.worse["none"]) == (1, 1)
     page = to_markdown(result)
     assert "| a | wrn-28-10 | x | 24.3 | 10.03 ± 2.49 | 3 | 1 | -0.97 ± 0.14 (p 0.001) | - |  |" in page
     assert "| b | wrn-28-10 | none | 24.3 | 5.00 ± 0.00 | 2 | 1 | - | - |  |" in page
     assert "| c |" not in page
     assert "Nothing was run on c." in page
-    assert (third.ahead["none"], third.behind["none"]) == (0, 0)
+    assert (third.better["none"], third.worse["none"]) == (0, 0)
     assert "| x | 1.50 | 2 | 1 / 1 |" in to_markdown(result)
 
 
 def test_equal_errors_share_a_rank_whatever_their_order():
     line = replace(TABLES["quality"].lines[0], data="a")
     errors = {"none": (12.3, 14.7, 12.1), "x": (12.1, 12.3, 14.7)}  # whose sums differ in the last digit
-    rows = tuple(Found(replace(line, label=label), dict(enumerate(found)), "") for label, found in errors.items())
+    rows = tuple(LineResult(replace(line, label=label), dict(enumerate(each)), "") for label, each in errors.items())
     result = Reproduction(TABLES["quality"], rows, 3, False, (), ())
     assert [standing.rank for standing in standings(result, ("none",))] == [1.5, 1.5]
 
 
-def test_calibrated_searches_share_the_search(shared):
-    """Lines with and without calibration have one search, and its policy stays beside the calibrated one."""
+def test_lines_with_and_without_a_race_share_the_search(shared):
+    """Its own policy stays beside the one that the race chose."""
     quick("quality", shared)
-    folders = [path.parent for path in (shared / "searches").glob("fashion-mnist-*/calibrated.json")]
+    folders = [race.parent for race in (shared / "searches").glob("fashion-mnist-*/race")]
     assert len(folders) == 3
     for folder in folders:
-        plain, calibrated = (Policy.load(folder / name) for name in ("policy.json", "calibrated.json"))
-        assert "calibration" not in plain.provenance
-        assert calibrated.provenance["calibration"]["folds"] >= 2
-        assert calibrated.provenance["data"] == plain.provenance["data"]
+        plain, raced = (Policy.load(folder / name) for name in ("faster-aa.json", "policy.json"))
+        assert "race" not in plain.provenance
+        assert raced.provenance["race"]["folds"] >= 2
+        assert raced.provenance["data"] == plain.provenance["data"]
 
 
 def test_a_search_is_told_once(tmp_path):
-    """With what tells it from others; calibration goes on from it."""
+    """With what tells it from others; the race continues from it."""
     _, said = quick("quality", tmp_path, only=["ants-and-bees"])
     told = [text.split(":")[0] for text in said if text.startswith("search ")]
     what = "search on 40 images of ants-and-bees, {}, L = 10, K = 2, seed 0"
@@ -127,36 +130,35 @@ def test_a_search_is_told_once(tmp_path):
 
 
 def test_searches_and_races_flip_as_the_network_is_trained(tmp_path, monkeypatch):
-    """Not house numbers: a race of mirrored digits is about other data."""
+    """Not SVHN: a race of mirrored digits is about other data."""
     raced = []
 
-    def race(data, candidates, *, recipe, **_):
-        raced.append(recipe)
+    def race(candidates, task, *_, **__):
+        raced.append(task.recipe)
         raise RaceError("enough")
 
-    monkeypatch.setattr(engine, "calibrate", race)
+    monkeypatch.setattr(pipeline, "run_race", race)
     with pytest.raises(RunError, match="enough"):
-        quick("quality", tmp_path, only=["calibrated"])
-    searched = {path.name: make_config(read_config(path / "config.toml")) for path in (tmp_path / "searches").iterdir()}
-    assert {name.split("-")[0] for name, config in searched.items() if not config.flip} == {"svhn"}
-    assert sorted(recipe.flip for recipe in raced) == [False] + [True] * (len(searched) - 1)
+        quick("quality", tmp_path, only=["search and race"])
+    configs = {path.name: make_config(read_config(path / "config.toml")) for path in (tmp_path / "searches").iterdir()}
+    assert {name.split("-")[0] for name, config in configs.items() if not config.flip} == {"svhn"}
+    assert sorted(recipe.flip for recipe in raced) == [False] + [True] * (len(configs) - 1)
 
 
 def test_nothing_is_run_twice(shared, monkeypatch):
     before, _ = quick("policy-training", shared)
-    monkeypatch.setattr(engine, "search", lambda *_, **__: pytest.fail("searched again"))
-    cells = importlib.import_module("fasteraa.comparison.compare")  # its room exports a function of that name
-    monkeypatch.setattr(cells, "run_cell", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(searches, "run_search", lambda *_, **__: pytest.fail("searched again"))
+    monkeypatch.setattr(LocalRunner, "train_group", lambda *_, **__: pytest.fail("trained again"))
     after, said = quick("policy-training", shared)
-    assert [found.values for found in after.found] == [found.values for found in before.found]
+    assert [row.values for row in after.lines] == [row.values for row in before.lines]
     assert said == ["3 of 3 runs are there already"]
 
 
 def test_top_five_errors_are_those_of_the_same_runs(shared):
     result, _ = quick("imagenet", shared)
-    found = [json.loads(file.read_text()) for file in (shared / "cells").glob("baseline-small-0-*.json")]
-    (record,) = [each for each in found if each["data"]["name"] == "imagenet"]
-    top1, top5 = (f.values[0] for f in result.found if f.line.label == "baseline")
+    records = [json.loads(file.read_text()) for file in (shared / "runs").glob("baseline-small-0-*.json")]
+    (record,) = [record for record in records if record["data"]["name"] == "imagenet"]
+    top1, top5 = (row.values[0] for row in result.lines if row.line.label == "baseline")
     assert (top1, top5) == (record["error"], record["error_top5"])
     assert top5 < top1
 
@@ -174,63 +176,63 @@ def test_reduced_networks_are_trained_on_the_images_of_the_search(tmp_path):
     quick("reduced-cifar10", tmp_path)
     (folder,) = (tmp_path / "searches").iterdir()
     searched = Policy.load(folder / "policy.json").provenance["data"]["fingerprint"]
-    records = [json.loads(file.read_text()) for file in (tmp_path / "cells").glob("*.json")]
+    records = [json.loads(file.read_text()) for file in (tmp_path / "runs").glob("*.json")]
     trained = {r["data"]["fingerprint"] for r in records if r["data"]["images"] == 30}
     assert trained == {searched}
 
 
 def test_policies_of_a_search_differ_by_seed_and_are_paired_with_runs(tmp_path):
     result, said = quick("policy-training", tmp_path, seeds=2)
-    assert [found.ours.n for found in result.found] == [2, 2, 2]
+    assert [row.ours.n for row in result.lines] == [2, 2, 2]
     assert sum(text.startswith("search on 30 images of cifar10") for text in said) == 2
     policies = [Policy.load(file).hash for file in sorted((tmp_path / "searches").glob("*/policy.json"))]
-    used = [json.loads(file.read_text())["policy"]["hash"] for file in sorted(tmp_path.glob("cells/trained*.json"))]
+    used = [json.loads(file.read_text())["policy"]["hash"] for file in sorted(tmp_path.glob("runs/trained*.json"))]
     assert sorted(policies) == sorted(used)
     assert len(set(used)) == 2
 
 
 def test_sampled_sub_policies():
     policy = named("random", sub_policies=20)
-    kept = _kept(policy, 5, 0)
+    kept = sample_sub_policies(policy, 5, 0)
     assert len(kept.sub_policies) == 5
     assert all(sub in policy.sub_policies for sub in kept.sub_policies)
-    assert kept == _kept(policy, 5, 0)
-    assert kept != _kept(policy, 5, 1)
-    assert _kept(policy, None, 0) is policy
-    assert _kept(policy, 20, 0) is policy
+    assert kept == sample_sub_policies(policy, 5, 0)
+    assert kept != sample_sub_policies(policy, 5, 1)
+    assert sample_sub_policies(policy, None, 0) is policy
+    assert sample_sub_policies(policy, 20, 0) is policy
 
 
 def test_a_time_limit_leaves_a_table_that_says_so(tmp_path):
     result, said = quick("policy-training", tmp_path, max_minutes=0)
     assert said[-1].startswith("time is up: 2 of 2 runs are missing")
-    assert [found.remark for found in result.found] == ["not run", "not run", "not in the paper; not run"]
+    assert [row.remark for row in result.lines] == ["not run", "not run", "not in the paper; not run"]
     assert (
         "0 of 3 numbers were measured in full, 0 in part, 3 not at all."
         in (tmp_path / "policy-training" / "table.md").read_text()
     )
     ElementTree.parse(tmp_path / "policy-training" / "table.svg")
     full, _ = quick("policy-training", tmp_path)
-    assert [len(found.values) for found in full.found] == [1, 1, 1]
+    assert [len(row.values) for row in full.lines] == [1, 1, 1]
 
 
 def test_a_table_from_what_is_there(shared, monkeypatch):
     quick("policy-training", shared)
-    monkeypatch.setattr(engine, "search", lambda *_, **__: pytest.fail("searched"))
+    monkeypatch.setattr(searches, "run_search", lambda *_, **__: pytest.fail("searched"))
     result, said = quick("policy-training", shared, seeds=2, table_only=True)
-    assert [found.ours.n for found in result.found] == [1, 1, 1]
-    assert [found.remark for found in result.found] == ["1 of 2 runs", "1 of 2 runs", "not in the paper; 1 of 2 runs"]
+    assert [row.ours.n for row in result.lines] == [1, 1, 1]
+    assert [row.remark for row in result.lines] == ["1 of 2 runs", "1 of 2 runs", "not in the paper; 1 of 2 runs"]
     assert "0 of 3 numbers were measured in full, 3 in part" in summary(result)
     assert said == []
 
 
 def test_only_some_lines(tmp_path):
     result, _ = quick("cifar10", tmp_path, only=["WRN-40-2", "trivial"])
-    (run,) = [found for found in result.found if found.values]
+    (run,) = [row for row in result.lines if row.values]
     assert (run.line.network, run.line.label) == ("wrn-40-2", "TrivialAugment (wide)")
     result, _ = quick("cifar10", tmp_path, only="WRN-40-2")
-    run = {found.line.network for found in result.found if found.values}
+    run = {row.line.network for row in result.lines if row.values}
     assert run == {"wrn-40-2"}
-    assert sum(found.remark.endswith("not asked for") for found in result.found) == 20  # they may have been run before
+    assert sum(row.remark.endswith("not asked for") for row in result.lines) == 20  # they may have been run before
     assert "20 more were not asked for: --table-only without --only shows them, too." in to_markdown(result)
     assert "Ours: one run for every number; runs on " in caption(result)
     with pytest.raises(ConfigError, match="no line of cifar10 that can be run has 'wrn' and 'PBA'"):
@@ -250,14 +252,14 @@ def test_a_part_takes_no_place_of_the_whole_table(shared):
 
 def test_a_whole_name_is_not_part_of_another(tmp_path):
     result, _ = quick("quality", tmp_path, only=["Reduced-CIFAR10", "none"])
-    assert [found.line.data for found in result.found if found.values] == ["reduced-cifar10"]
+    assert [row.line.data for row in result.lines if row.values] == ["reduced-cifar10"]
 
 
 def test_ctrl_c_still_leaves_a_table(tmp_path, monkeypatch):
     def stop(*arguments, **options):
         raise Stopped("stopped", 2)
 
-    monkeypatch.setattr(engine, "run_cells", stop)
+    monkeypatch.setattr(trainings, "run_jobs", stop)
     with pytest.raises(Stopped):
         quick("policy-training", tmp_path)
     assert "3 not at all" in (tmp_path / "policy-training" / "table.md").read_text()
@@ -268,16 +270,16 @@ def test_ctrl_c_still_leaves_a_table(tmp_path, monkeypatch):
 
 def test_a_search_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
     """An objective may diverge on some data; the rest of the table is made, and says so."""
-    plain = engine.search
+    plain = searches.run_search
 
     def search(data, config, **given):
         if config.objective == "paper":
             raise RunError("a loss was not finite in epoch 1")
         return plain(data, config, **given)
 
-    monkeypatch.setattr(engine, "search", search)
+    monkeypatch.setattr(searches, "run_search", search)
     result, said = quick("quality", tmp_path, only=["ants-and-bees"])
-    empty = [found.line.label for found in result.found if found.line.data == "ants-and-bees" and not found.values]
+    empty = [row.line.label for row in result.lines if row.line.data == "ants-and-bees" and not row.values]
     assert empty == ["Faster AA"]
     assert any("a loss was not finite" in text for text in said)
     assert "A search failed, ants-and-bees" in to_markdown(result)
@@ -293,7 +295,7 @@ def test_a_run_that_diverges_is_a_remark(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Training, "step", diverging)
     result, _ = quick("reduced-cifar10", tmp_path, only=["cutout"])
-    assert not any(found.values for found in result.found)
+    assert not any(row.values for row in result.lines)
     assert "A run diverged, reduced-cifar10, cutout" in to_markdown(result)
 
 
@@ -301,7 +303,7 @@ def test_nothing_but_failures_is_an_error(tmp_path, monkeypatch):
     def search(*_, **__):
         raise RunError("a loss was not finite in epoch 1")
 
-    monkeypatch.setattr(engine, "search", search)
+    monkeypatch.setattr(searches, "run_search", search)
     with pytest.raises(RunError, match="a loss was not finite"):
         quick("gpu-hours", tmp_path)
 
@@ -317,8 +319,8 @@ def source(tmp_path):
 @pytest.fixture
 def short_trainings(monkeypatch):
     """By the paper's recipes but for length and network."""
-    real = engine.find_recipe
-    monkeypatch.setattr(engine, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
+    real = setting.find_recipe
+    monkeypatch.setattr(setting, "find_recipe", lambda name: replace(real(name), network="small", epochs=1))
 
 
 def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, short_trainings):
@@ -326,7 +328,7 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, short_training
     result = reproduce(
         "svhn", tmp_path / "out", seeds=1, only=["baseline"], sources={"svhn": source}, device="cpu", jobs=1, say=str
     )
-    assert sum(bool(found.values) for found in result.found) == 1
+    assert sum(bool(row.values) for row in result.lines) == 1
     assert "stands in for svhn with its split train, not train+extra" in to_markdown(result)
     assert "QUICK" not in caption(result)
     reduced = reproduce(
@@ -334,14 +336,14 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, short_training
         jobs=1, say=str,
     )  # fmt: skip
     assert f"Reduced-cifar10: trained on 60 images of {source}, not on 4000." in to_markdown(reduced)
-    assert not any(found.comparable for found in reduced.found)
+    assert not any(row.comparable for row in reduced.lines)
     fewer = reproduce(
         "cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": source}, device="cpu", subset=20,
         jobs=1, say=str,
     )  # fmt: skip
     assert f"Cifar10: trained on 20 images of {source}, not on 50000." in to_markdown(fewer)
-    assert 'class="paper"' not in to_svg(fewer)
-    (line,) = [found for found in fewer.found if found.values and found.line.network == "wrn-40-2"]
+    assert 'class="ring"' not in to_svg(fewer)
+    (line,) = [row for row in fewer.lines if row.values and row.line.network == "wrn-40-2"]
     assert line.remark == "trained on 20 images, not on 50000"  # beside the paper's number
     other = reproduce(
         "cifar100", tmp_path / "out", seeds=1, only=["baseline", "wrn-40-2"], sources={"cifar100": source},
@@ -369,7 +371,7 @@ def test_a_search_on_fewer_classes_is_said(source, tmp_path, short_searches):
 
 def test_lines_that_are_left_out_read_no_images(source, tmp_path, monkeypatch):
     """Nor is it said that theirs are not there."""
-    monkeypatch.setattr(engine, "load", lambda *_, **__: pytest.fail("read images to search on"))
+    monkeypatch.setattr(search_store, "load", lambda *_, **__: pytest.fail("read images to search on"))
     given = {"only": ["ants-and-bees", "none"], "sources": {"ants-and-bees": source}, "data_root": tmp_path}
     result = reproduce("quality", tmp_path / "out", table_only=True, device="cpu", say=str, **given)
     assert result.remarks == (f"the images of ants-and-bees are those of {source}",)
@@ -377,13 +379,13 @@ def test_lines_that_are_left_out_read_no_images(source, tmp_path, monkeypatch):
 
 def test_a_file_with_as_many_images_is_said(source, tmp_path, monkeypatch, short_trainings):
     """Nobody knows whether they are the same ones."""
-    data = {"reduced-cifar10": replace(engine.DATA["reduced-cifar10"], subset=60)}
-    monkeypatch.setattr(engine, "DATA", {**engine.DATA, **data})
+    data = {"reduced-cifar10": replace(trainings.DATA["reduced-cifar10"], subset=60)}
+    monkeypatch.setattr(trainings, "DATA", {**trainings.DATA, **data})
     result = reproduce(
         "reduced-cifar10", tmp_path / "out", seeds=1, only=["baseline"], sources={"cifar10": source}, device="cpu",
         jobs=1, say=str,
     )  # fmt: skip
-    assert all(found.comparable for found in result.found)
+    assert all(row.comparable for row in result.lines)
     assert f"- The images of cifar10 are those of {source}." in to_markdown(result)
 
 
@@ -396,20 +398,18 @@ def test_a_set_without_a_known_number_of_images_says_that_a_part_was_taken(sourc
 @pytest.fixture
 def short_searches(monkeypatch):
     """Of the paper's settings but for length and size."""
-    real = engine.make_config
-    monkeypatch.setattr(
-        engine, "make_config", lambda settings: real({**settings, "backbone": "small", "epochs": 1, "batch_size": 20})
-    )
+    real, short = search_store.make_config, {"critic": "small", "epochs": 1, "batch_size": 20}
+    monkeypatch.setattr(search_store, "make_config", lambda settings: real({**settings, **short}))
 
 
 def test_a_search_on_fewer_images_is_said(source, tmp_path, short_searches):
     """Its hours are not the paper's, and a line that says 50,000 was not searched on them."""
     given = {"sources": {"cifar10": source}, "seeds": 1, "device": "cpu", "jobs": 1, "say": str}
     hours = reproduce("gpu-hours", tmp_path / "out", only=["cifar10"], **given)
-    (line,) = [found for found in hours.found if found.values]
+    (line,) = [row for row in hours.lines if row.values]
     assert not line.comparable
     assert line.remark == "searched on 60 images, not on 4000"
-    assert sum(found.comparable for found in hours.found) == len(hours.found) - 1
+    assert sum(row.comparable for row in hours.lines) == len(hours.lines) - 1
     wanted = next(line.policy for line in TABLES["data-size"].lines if line.label.endswith("50,000, L = 10"))
     assert wanted.images is None  # all of them
     assert wanted.planned == 50_000
@@ -420,7 +420,7 @@ def test_a_search_is_found_by_its_images_wherever_they_lie(source, tmp_path, sho
     first = reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
     moved = Path(source).rename(tmp_path / "elsewhere.npz")
     again = reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": str(moved)}, table_only=True, **given)
-    assert [found.values for found in again.found] == [found.values for found in first.found]
+    assert [row.values for row in again.lines] == [row.values for row in first.lines]
     train = load(None, subset=50, size=8)
     np.savez(source, x_train=train.images.numpy(), y_train=train.labels.numpy())
     with pytest.raises(RunError, match="nothing with these images"):
@@ -430,12 +430,15 @@ def test_a_search_is_found_by_its_images_wherever_they_lie(source, tmp_path, sho
 
 
 def test_searches_are_found_without_their_images(source, tmp_path, short_searches):
-    """By what they say of them, unless there are several of a kind."""
+    """By the fingerprints that they keep, unless there are several of a kind."""
     given = {"only": ["cifar10"], "seeds": 1, "device": "cpu", "jobs": 1, "say": str, "data_root": tmp_path}
     first = reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
     alone = reproduce("gpu-hours", tmp_path / "out", table_only=True, **given)
-    assert [found.values for found in alone.found] == [found.values for found in first.found]
-    assert "- The searches on cifar10 were found without its images, by what they say of them." in to_markdown(alone)
+    assert [row.values for row in alone.lines] == [row.values for row in first.lines]
+    assert (
+        "- The searches on cifar10 were found without its images, by the fingerprints that they keep."
+        in to_markdown(alone)
+    )
     train = load(None, subset=50, size=8)
     np.savez(source, x_train=train.images.numpy(), y_train=train.labels.numpy())
     reproduce("gpu-hours", tmp_path / "out", sources={"cifar10": source}, **given)
@@ -470,9 +473,7 @@ def test_test_images_that_are_trained_on_are_said(tmp_path, short_trainings):
 def test_missing_data_is_an_error_or_a_remark(tmp_path):
     with pytest.raises(DataError, match="imagenet is not at"):
         reproduce("imagenet", tmp_path / "out", data_root=tmp_path, seeds=1, device="cpu", say=str)
-    with pytest.raises(
-        DataError, match="not one number of imagenet can be told without its images: imagenet is not at"
-    ):
+    with pytest.raises(DataError, match="not one number of imagenet is known without its images: imagenet is not at"):
         reproduce("imagenet", tmp_path / "out", data_root=tmp_path, table_only=True, device="cpu", say=str)
     assert not (tmp_path / "out" / "imagenet").exists()
     with pytest.raises(DataError, match="ants-and-bees is not found by its name alone: --source ants-and-bees=FOLDER"):
@@ -485,9 +486,9 @@ def test_without_images_it_is_not_said_that_nothing_was_run(source, tmp_path, sh
     reproduce("quality", tmp_path / "out", only=["none"], sources=sources, **given)
     reproduce("quality", tmp_path / "out", only=["imagenette-1000", "Faster AA"], sources=sources, **given)
     result = reproduce("quality", tmp_path / "out", table_only=True, sources={"ants-and-bees": source}, **given)
-    (hidden,) = [found for found in result.found if (found.line.data, found.line.label) == ("imagenette-1000", "none")]
-    assert hidden.remark == "cannot be told without the images"
-    assert "1 of 77 numbers were measured in full, 0 in part, 9 not at all; of 67 it cannot be told" in summary(result)
+    (hidden,) = [row for row in result.lines if (row.line.data, row.line.label) == ("imagenette-1000", "none")]
+    assert hidden.remark == "unknown without the images"
+    assert "1 of 77 numbers were measured in full, 0 in part, 9 not at all; 67 are unknown" in summary(result)
     assert "Nothing was run on" not in to_markdown(result)
     assert "- No data: imagenette" in to_markdown(result)
     assert "were found without" not in to_markdown(result)
@@ -498,10 +499,10 @@ def test_a_table_without_a_number_takes_no_place_of_another(source, tmp_path, sh
     given = {"seeds": 1, "device": "cpu", "data_root": tmp_path, "jobs": 1, "say": str}
     full = reproduce("policy-training", tmp_path / "out", sources={"cifar10": source}, **given)
     page = tmp_path / "out" / "policy-training" / "table.md"
-    with pytest.raises(DataError, match="can be told without its images"):
+    with pytest.raises(DataError, match="is known without its images"):
         reproduce("gpu-hours", tmp_path / "new", table_only=True, **given)
     shutil.rmtree(tmp_path / "out" / "searches")
-    with pytest.raises(DataError, match="can be told without its images"):
+    with pytest.raises(DataError, match="is known without its images"):
         reproduce("policy-training", tmp_path / "out", table_only=True, **given)
     other = tmp_path / "other.npz"
     train = load(None, subset=50, size=8)
@@ -523,9 +524,9 @@ def test_sources():
 
 def made(name, *values):
     lines = TABLES[name].lines
-    found = [Found(line, dict(enumerate(v)), "") for line, v in zip(lines, values, strict=False)]
-    found += [Found(line, {}, "not run") for line in lines[len(values) :]]
-    return Reproduction(TABLES[name], tuple(found), 3, False, ("something differs",), ("runs on a device",))
+    rows = [LineResult(line, dict(enumerate(v)), "") for line, v in zip(lines, values, strict=False)]
+    rows += [LineResult(line, {}, "not run") for line in lines[len(values) :]]
+    return Reproduction(TABLES[name], tuple(rows), 3, False, ("something differs",), ("runs on a device",))
 
 
 def test_numbers_with_n_and_interval():
@@ -565,10 +566,11 @@ def test_a_curve_joins_what_was_measured():
 
 def test_a_picture_shows_every_run_and_intervals_of_three():
     kinds = [mark.get("class") for mark in ElementTree.fromstring(to_svg(made("operation-count", [5.0, 5.2])))]
-    assert (kinds.count("run"), kinds.count("ours"), kinds.count("paper")) == (1 + 2, 1 + 1, 1 + 1)  # legend, marks
-    assert "bar" not in kinds
+    runs = kinds.count("dot faint")
+    assert (runs, kinds.count("mean"), kinds.count("ring")) == (1 + 2, 1 + 1, 1 + 1)  # legend, marks
+    assert "interval" not in kinds
     kinds = [mark.get("class") for mark in ElementTree.fromstring(to_svg(made("operation-count", [5.0, 5.2, 5.1])))]
-    assert (kinds.count("run"), kinds.count("bar")) == (1 + 3, 1)
+    assert (kinds.count("dot faint"), kinds.count("interval")) == (1 + 3, 1)
 
 
 def test_a_picture_says_how_many_runs_where_it_shows_no_interval():
@@ -583,15 +585,15 @@ def test_policies_on_several_sets_have_a_scale_for_each():
     errors = {"a": {"none": 66.0, "cutout": 63.0}, "b": {"none": 9.2, "cutout": 8.9}}
     line = TABLES["quality"].lines[1]
     rows = [
-        Found(replace(line, data=data, label=label, paper=None), {0: error}, "")
-        for data, found in errors.items()
-        for label, error in found.items()
+        LineResult(replace(line, data=data, label=label, paper=None), {0: error}, "")
+        for data, by_label in errors.items()
+        for label, error in by_label.items()
     ]
     marks = list(ElementTree.fromstring(to_svg(Reproduction(TABLES["quality"], tuple(rows), 1, False, (), ()))))
     names = [mark.text for mark in marks if "name" in (mark.get("class") or "")]
     one = [f"{label} (n = 1)" for label in ("cutout", "none")]
     assert names == ["a, wrn-28-10", *one, "b, wrn-28-10", *one]
-    places = [float(mark.get("cx")) for mark in marks if mark.get("class") == "ours"][1:]  # without the legend's
+    places = [float(mark.get("cx")) for mark in marks if mark.get("class") == "mean"][1:]  # without the legend's
     assert places[1] - places[0] > 100
     assert places[3] - places[2] > 100
 
@@ -608,7 +610,7 @@ def test_the_command(fasteraa, tmp_path):
     assert "3 of 3 numbers were measured in full" in text
     assert str(tmp_path / "out" / "policy-training" / "table.md") in text
     assert (tmp_path / "out" / "policy-training" / "table.svg").exists()
-    commands = {json.loads(file.read_text())["command"] for file in (tmp_path / "out" / "cells").glob("*.json")}
+    commands = {json.loads(file.read_text())["command"] for file in (tmp_path / "out" / "runs").glob("*.json")}
     assert commands == {f"fasteraa reproduce policy-training --quick --out {tmp_path / 'out'} --jobs 1"}
 
 

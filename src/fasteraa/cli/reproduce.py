@@ -35,7 +35,7 @@ def reproduce_command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at once (default: up to 8 small ones on a GPU, cores on a CPU).")
     ] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="End early; the same command goes on.")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="End early; the same command continues.")] = None,
     table_only: Annotated[
         bool, typer.Option("--table-only", help="Run nothing: make the table from what is there.")
     ] = False,
@@ -52,7 +52,8 @@ def reproduce_command(
         refuse_idle(context, ("jobs", "max_minutes"), "with --table-only")
     from fasteraa.cli.tables import print_table
     from fasteraa.reproduce.render import caption, remarks, rows_of, summary
-    from fasteraa.reproduce.table_runner import parse_sources, reproduce
+    from fasteraa.reproduce.setting import parse_sources
+    from fasteraa.reproduce.table_runner import reproduce
 
     folder = out or Path("runs/reproduce-quick" if quick else "runs/reproduce")
     result = reproduce(
@@ -72,9 +73,9 @@ def reproduce_command(
         command=command_line(),
     )
     print_table(result.table.title, *rows_of(result))
-    place = folder / result.table.name / result.file
+    file = folder / result.table.name / result.file
     typer.echo("\n".join([caption(result), summary(result), *remarks(result)]))
-    typer.echo(f"table: {place}.md\nplot:  {place}.svg\ndata:  {place}.json")
+    typer.echo(f"table: {file}.md\nplot:  {file}.svg\ndata:  {file}.json")
 
 
 def _list() -> None:

@@ -1,6 +1,6 @@
 """Does it help? The table that decides what the defaults are: every way to get a policy, on several kinds of data.
 
-The searches and the calibration see the training images of the line alone, which are those the network is trained on.
+The searches and the race see the training images of the line alone, which are those the network is trained on.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 from fasteraa.reproduce.schema import DATA, OURS, Line, Search, Table, find_recipe
 
-CALIBRATED = "calibrated search"
-MINUTES = 1.5  # of calibration
+RACED = "search and race"
+MINUTES = 1.5  # of the race
 
 # data set -> (recipe, AutoAugment's policy for it)
 _SETS = {
@@ -31,12 +31,14 @@ _PAPER = {
 }
 
 
-def _searched(data: str, recipe: str, calibrate: float = 0.0, **settings: Any) -> Search:
-    known, flip = DATA[data], find_recipe(recipe).flip
-    settings |= {"backbone": "wrn-40-2"} | ({} if flip else {"flip": False})  # as the network is trained
-    if (known.subset or 0) <= 1_000:
+def _search(data: str, recipe: str, race_minutes: float = 0.0, **settings: Any) -> Search:
+    images, flip = DATA[data], find_recipe(recipe).flip
+    settings |= {"critic": "wrn-40-2"} | ({} if flip else {"flip": False})  # as the network is trained
+    if (images.subset or 0) <= 1_000:
         settings |= {"batch_size": 64}  # few images
-    return Search(source=known.source, images=known.subset, size=known.size, settings=settings, calibrate=calibrate)
+    return Search(
+        source=images.source, images=images.subset, size=images.size, settings=settings, race_minutes=race_minutes
+    )
 
 
 def _lines(data: str, recipe: str, autoaugment: str | None) -> list[Line]:
@@ -47,9 +49,9 @@ def _lines(data: str, recipe: str, autoaugment: str | None) -> list[Line]:
         "TrivialAugment (wide)": "trivialaugment-wide",
         "uniform": "uniform",
         "random": "random",
-        OURS: _searched(data, recipe, objective="paper"),
-        f"{OURS}, floor on diversity": _searched(data, recipe, objective="diverse"),
-        CALIBRATED: _searched(data, recipe, calibrate=MINUTES),
+        OURS: _search(data, recipe, objective="paper"),
+        f"{OURS}, floor on diversity": _search(data, recipe, objective="diverse"),
+        RACED: _search(data, recipe, race_minutes=MINUTES),
     }
     if autoaugment is not None:
         policies["AutoAugment"] = autoaugment

@@ -1,4 +1,4 @@
-"""What a reproduction comes to."""
+"""What a reproduction holds: our numbers, line by line, and how policies rank over several data sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fasteraa.train.statistics import Estimate, estimate, paired
 
 
 @dataclass(frozen=True)
-class Found:
+class LineResult:
     """A line of the paper, and what we measured."""
 
     line: Line
@@ -19,12 +19,16 @@ class Found:
     asked_for: bool = True  # False where `only` left it out: it may have been run before
     comparable: bool = True  # False where ours was trained on fewer images, or others, than the paper's
     stand_in: str = ""  # the network that made our number, where it is another than the line's
-    known: bool = True  # False where it cannot be told what was run, because the images are not there
+    known: bool = True  # False where what was run cannot be found, because the images are not there
 
     @property
     def ours(self) -> Estimate | None:
         """The mean over seeds with its interval; None if nothing was measured."""
         return estimate(list(self.values.values())) if self.values else None
+
+    @property
+    def label(self) -> str:
+        return f"{self.line.label} (top-5)" if self.line.measure == "error_top5" else self.line.label
 
     @property
     def network(self) -> str:
@@ -37,7 +41,7 @@ class Reproduction:
     """A table of the paper with our numbers beside it."""
 
     table: Table
-    found: tuple[Found, ...]
+    lines: tuple[LineResult, ...]
     runs: int  # planned for every number
     quick: bool
     remarks: tuple[str, ...]  # where this differs from the paper
@@ -52,8 +56,8 @@ class Standing:
     label: str
     rank: float  # mean over its data sets; equal errors share their ranks
     sets: int
-    ahead: Mapping[str, int]  # rival -> data sets where it is significantly (p < 0.05, paired by seed) better
-    behind: Mapping[str, int]
+    better: Mapping[str, int]  # rival -> data sets where it is significantly (p < 0.05, paired by seed) better
+    worse: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -70,26 +74,27 @@ Measured = Mapping[str, Mapping[int, float]]  # label -> seed -> error, of one d
 def places(result: Reproduction, rivals: tuple[str, ...]) -> dict[str, dict[str, Place]]:
     """Data set -> label -> place, where something was measured."""
     by_data: dict[str, dict[str, Mapping[int, float]]] = {}
-    for found in result.found:
-        if found.values:
-            by_data.setdefault(found.line.data, {})[found.line.label] = found.values
+    for row in result.lines:
+        if row.values:
+            by_data.setdefault(row.line.data, {})[row.line.label] = row.values
     return {data: {label: _place(label, measured, rivals) for label in measured} for data, measured in by_data.items()}
 
 
 def standings(result: Reproduction, rivals: tuple[str, ...]) -> list[Standing]:
     """Over the data sets where something was measured; the best mean rank first."""
-    found = list(places(result, rivals).values())
-    labels = dict.fromkeys(label for on_set in found for label in on_set)
-    standing = (_standing(label, [on_set[label] for on_set in found if label in on_set], rivals) for label in labels)
-    return sorted(standing, key=lambda each: each.rank)
+    by_set = list(places(result, rivals).values())
+    labels = dict.fromkeys(label for on_set in by_set for label in on_set)
+    rows = (_standing(label, [on_set[label] for on_set in by_set if label in on_set], rivals) for label in labels)
+    return sorted(rows, key=lambda row: row.rank)
 
 
-def _standing(label: str, found: Sequence[Place], rivals: tuple[str, ...]) -> Standing:
-    clear = {rival: [p.against[rival].mean for p in found if rival in p.against and p.against[rival].significant]
-             for rival in rivals}  # fmt: skip
-    ahead = {rival: sum(mean < 0 for mean in means) for rival, means in clear.items()}
-    behind = {rival: sum(mean > 0 for mean in means) for rival, means in clear.items()}
-    return Standing(label, sum(each.rank for each in found) / len(found), len(found), ahead, behind)
+def _standing(label: str, ranked: Sequence[Place], rivals: tuple[str, ...]) -> Standing:
+    better, worse = {}, {}
+    for rival in rivals:
+        differences = [place.against[rival] for place in ranked if rival in place.against]
+        significant = [each.mean for each in differences if each.significant]
+        better[rival], worse[rival] = sum(mean < 0 for mean in significant), sum(mean > 0 for mean in significant)
+    return Standing(label, sum(place.rank for place in ranked) / len(ranked), len(ranked), better, worse)
 
 
 def _place(label: str, measured: Measured, rivals: tuple[str, ...]) -> Place:

@@ -16,7 +16,7 @@ from fasteraa.methods.config import PAPER_EPOCHS
 from fasteraa.train.recipe import PAPER, TrainRecipe
 
 OURS = "Faster AA"
-FULL: Mapping[str, Any] = MappingProxyType({"objective": "paper", "backbone": "wrn-40-2", "epochs": PAPER_EPOCHS})
+FULL: Mapping[str, Any] = MappingProxyType({"objective": "paper", "critic": "wrn-40-2", "epochs": PAPER_EPOCHS})
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Search:
         default_factory=lambda: FULL
     )  # of SearchConfig, where they are not its defaults
     keep: int | None = None  # train with so many of the sub-policies, drawn by the seed
-    calibrate: float = 0.0  # minutes of calibration after the search; 0 for none
+    race_minutes: float = 0.0  # of the race after the search; 0 for none
 
     @property
     def planned(self) -> int | None:
@@ -78,7 +78,7 @@ class Line:
     policy: str | Search | None
     label: str
     paper: float | None
-    recipe: str = ""  # of fasteraa.evaluate.PAPER; empty where the search itself is measured
+    recipe: str = ""  # of fasteraa.train.recipe.PAPER; empty where the search itself is measured
     measure: str = "error"  # or error_top5, or hours (of the search)
     x: float | None = None  # place in a figure
     note: str = ""
@@ -104,15 +104,15 @@ class Table:
 
 def search_on(source: str, **settings: Any) -> Search:
     """The paper's search on a data set: its number of images, L = 10, K = 2, unless said otherwise."""
-    found = RECIPES[source]
-    backbone = "resnet-50" if source == "imagenet" else "wrn-40-2"
-    size = found.size if source == "imagenet" else None
+    subset = RECIPES[source]
+    critic = "resnet-50" if source == "imagenet" else "wrn-40-2"
+    size = subset.size if source == "imagenet" else None
     return Search(
         source=source,
-        images=found.subset,
-        classes=found.classes,
+        images=subset.subset,
+        classes=subset.classes,
         size=size,
-        settings=MappingProxyType({**FULL, "backbone": backbone, **settings}),
+        settings=MappingProxyType({**FULL, "critic": critic, **settings}),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fasteraa.data import load
 from fasteraa.runtime.files import explain_os_error
+from fasteraa.selection.config import RaceConfig
 from fasteraa.train.recipe import TrainRecipe
 
 SIDE, TRAIN, TEST = 12, 40, 20
@@ -28,10 +29,10 @@ _SEEDS = {
 
 def quick_sources(folder: Path) -> dict[str, str]:
     """A few small images of the embedded sample for each data set, other ones for each."""
-    found = {}
+    sources = {}
     for name, seed in _SEEDS.items():
         file = folder / "quick" / f"{name}.npz"
-        found[name] = str(file)
+        sources[name] = str(file)
         if not file.exists():
             train = load(None, subset=TRAIN, size=SIDE, seed=seed)
             test = load(None, split="test", subset=TEST, size=SIDE, seed=seed)
@@ -44,7 +45,7 @@ def quick_sources(folder: Path) -> dict[str, str]:
                     x_test=test.images.numpy(),
                     y_test=test.labels.numpy(),
                 )
-    return found
+    return sources
 
 
 def quick_recipe(recipe: TrainRecipe) -> TrainRecipe:
@@ -52,4 +53,8 @@ def quick_recipe(recipe: TrainRecipe) -> TrainRecipe:
 
 
 def quick_search(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**settings, "backbone": "small", "epochs": 1, "batch_size": 20}
+    return {**settings, "critic": "small", "epochs": 1, "batch_size": 20}
+
+
+def quick_race() -> RaceConfig:
+    return RaceConfig(trainings=4, network="small", epochs=1, train={"batch_size": 20, "warmup": 0.0})

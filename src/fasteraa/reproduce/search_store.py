@@ -1,0 +1,161 @@
+"""The searches that a folder holds, found by their images and settings.
+
+A search has a folder of its own, searches/NAME, as `fasteraa.search` leaves one: faster-aa.json is what the gradient
+search found, policy.json the answer, which is the race's where there was one. Lines with and without a race share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fasteraa.data import ImageSet, load, stratify
+from fasteraa.errors import DataError
+from fasteraa.methods.config import SearchConfig, make_config
+from fasteraa.policy.named import named
+from fasteraa.policy.policy import Policy
+from fasteraa.reproduce.schema import Search
+from fasteraa.reproduce.setting import Setting
+from fasteraa.reproduce.smoke import quick_search
+from fasteraa.runtime.run_folder import RunFolder
+
+_Images = tuple[str, int | None, int | None, int | None]  # of a named set: images, classes, size
+
+
+class SearchStore:
+    """Searches by seed, whatever table asks for them."""
+
+    def __init__(self, setting: Setting):
+        self.setting = setting
+        self.missing: dict[str, str] = {}  # named set, or searches on it -> why it is not there
+        self._fingerprints: dict[_Images, str | None] = {}  # None where the images are not there
+
+    # --- finding them ----------------------------------------------------------------------------------------------
+
+    def policies(self, policy: str | Search) -> dict[int, Policy]:
+        """One for every seed; searches that were not made yet are left out."""
+        seeds = range(self.setting.seeds)
+        if policy == "random":
+            return {seed: named("random", seed=seed) for seed in seeds}
+        if isinstance(policy, str):
+            return dict.fromkeys(seeds, named(policy))
+        if self._fingerprint(policy) is None:
+            return {}
+        searched = {seed: self.read(policy, seed) for seed in seeds}
+        return {seed: sample_sub_policies(each, policy.keep, seed) for seed, each in searched.items() if each}
+
+    def differences(self, search: Search) -> list[str]:
+        """How the images that were searched on differ from those of the table, as far as their numbers show."""
+        if self.setting.quick:
+            return []
+        searched = [policy.provenance["data"] for policy in self.policies(search).values()]
+        counts = (("images", search.planned), ("classes", search.classes))
+        return [
+            f"searched on {count} {what}, not on {planned}"
+            for what, planned in counts
+            for count in sorted({data[what] for data in searched} - {planned})
+            if planned is not None
+        ]
+
+    def lacks_images(self, search: Search) -> bool:
+        return self._image_fingerprint(search) is None
+
+    def is_ambiguous(self, search: Search) -> bool:
+        """There are several, and without the images nobody knows which is meant."""
+        return self.lacks_images(search) and len(self._kept_fingerprints(search)) > 1
+
+    def read(self, search: Search, seed: int) -> Policy | None:
+        folder = RunFolder(self.folder(search, seed))
+        if not search.race_minutes:
+            return _finished(folder.gradient if folder.gradient.exists() else folder.policy)
+        policy = _finished(folder.policy)
+        return policy if policy and {"race", "calibration"} & policy.provenance.keys() else None  # 0.1: calibration
+
+    def folder(self, search: Search, seed: int) -> Path:
+        fingerprint = self._fingerprint(search)
+        assert fingerprint is not None, "nothing is searched or found without images"
+        return self.setting.out / "searches" / search_name(search, self.config(search, seed), fingerprint)
+
+    def config(self, search: Search, seed: int) -> SearchConfig:
+        settings = {**search.settings, "seed": seed}
+        return make_config(quick_search(settings) if self.setting.quick else settings)
+
+    # --- by their images -------------------------------------------------------------------------------------------
+
+    def _fingerprint(self, search: Search) -> str | None:
+        """Of its images or, where they are not there, of those that its searches keep, if these are the same."""
+        fingerprint = self._image_fingerprint(search)
+        kept = set() if fingerprint else self._kept_fingerprints(search)
+        if len(kept) > 1:
+            self.missing[f"searches on {search.source}"] = (
+                f"there are searches on {len(kept)} sets of images for {search.source}, and without the images it is "
+                "unknown which is meant"
+            )
+        return kept.pop() if len(kept) == 1 else fingerprint
+
+    def _image_fingerprint(self, search: Search) -> str | None:
+        """Of its images, which are read for it once; None if they are not there."""
+        part = (search.source, search.images, search.classes, search.size)
+        if part not in self._fingerprints:
+            try:
+                self._fingerprints[part] = self.images(search).fingerprint
+            except DataError as error:
+                self.missing[search.source] = str(error)
+                self._fingerprints[part] = None
+        return self._fingerprints[part]
+
+    def _kept_fingerprints(self, search: Search) -> set[str]:
+        """Those of finished searches whose names were made with them."""
+        configs = [self.config(search, seed) for seed in range(self.setting.seeds)]
+        return {
+            kept
+            for name, kept in self._kept.items()
+            if name in {search_name(search, config, kept) for config in configs}
+        }
+
+    @cached_property
+    def _kept(self) -> dict[str, str]:
+        """Folder of a finished search -> fingerprint of the images that it was made on."""
+        files = (self.setting.out / "searches").glob("*/policy.json")
+        policies = {file.parent.name: policy for file in files if (policy := _finished(file))}
+        kept = {name: policy.provenance.get("data", {}).get("fingerprint") for name, policy in policies.items()}
+        return {name: fingerprint for name, fingerprint in kept.items() if fingerprint}
+
+    def images(self, search: Search) -> ImageSet:
+        setting, name = self.setting, search.source
+        return load(
+            setting.known_source(name),
+            subset=setting.image_count(name, search.images),
+            classes=setting.class_count(name, search.classes),
+            size=setting.size(search.size),
+            data_root=setting.data_root,
+        )
+
+
+def search_name(search: Search, config: SearchConfig, fingerprint: str) -> str:
+    """The folder of a search. Its key is what decides the outcome, so tables share searches, wherever images lie."""
+    settings = config.plain()
+    settings["backbone"] = settings.pop("critic")  # as version 0.1 called it: keys are those of searches made with it
+    key = hashlib.sha256(json.dumps([fingerprint, settings], sort_keys=True).encode()).hexdigest()[:12]
+    objective = "" if config.objective == "paper" else f"{config.objective}-"
+    size = f"L{config.sub_policies}-K{config.operation_count}"
+    return f"{search.source}-{search.images or 'all'}-{objective}{size}-{config.seed}-{key}"
+
+
+def sample_sub_policies(policy: Policy, count: int | None, seed: int) -> Policy:
+    """So many of its sub-policies, drawn by the seed."""
+    if count is None or count >= len(policy.sub_policies):
+        return policy
+    indices = np.sort(stratify.shuffled(len(policy.sub_policies), seed, 0)[:count])
+    return replace(policy, sub_policies=tuple(policy.sub_policies[index] for index in indices.tolist()))
+
+
+def _finished(file: Path) -> Policy | None:
+    """A policy that was searched to the end."""
+    policy = Policy.load(file) if file.exists() else None
+    return policy if policy is not None and policy.provenance.get("finished") else None

@@ -1,0 +1,122 @@
+"""The trainings of a table: found by their keys, or run, data set by data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fasteraa.errors import DataError
+from fasteraa.reproduce.schema import DATA, Line
+from fasteraa.reproduce.search_store import SearchStore
+from fasteraa.reproduce.setting import Setting
+from fasteraa.train.job import Outcome, TrainJob, make_job
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner import make_runner, run_jobs
+from fasteraa.train.split import Split, open_split, twice_words
+
+Values = dict[int, float]  # seed -> measured
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A count of what was trained on that is not the table's."""
+
+    actual: str  # 60 images
+    planned: str
+
+
+class Trainings:
+    """What there is of the trainings of a table, and how to run the rest."""
+
+    def __init__(self, setting: Setting, searches: SearchStore):
+        self.setting, self.searches = setting, searches
+        self.cache = RunCache(setting.out)
+        self.missing: dict[str, str] = {}  # named set -> why it is not there
+        self.unread: set[str] = set()  # data sets to train on that are not there
+        self.differences: dict[str, list[Difference]] = {}  # data set -> of what is there
+        self.remarks: dict[str, None] = {}
+        self.devices: set[str] = set()
+
+    def measure(self, data: str, lines: Mapping[int, Line], run: bool) -> dict[int, Values]:
+        """Index of a line on the data set -> its values; with `run` those that are missing are trained first."""
+        try:
+            split = self._open(data)
+        except DataError as error:
+            self.missing[DATA[data].source] = str(error)
+            self.unread.add(data)
+            return {}
+        jobs = {index: self._jobs(line, split) for index, line in lines.items()}
+        if run:
+            seeds = range(self.setting.seeds)  # so that a table that is stopped has something of every line
+            self._run([of_line[seed] for seed in seeds for of_line in jobs.values() if seed in of_line])
+        values = {index: self._values(data, line, jobs[index]) for index, line in lines.items()}
+        if any(values.values()):
+            self._remark_on_images(data, split)
+        return values
+
+    def _jobs(self, line: Line, split: Split) -> dict[int, TrainJob]:
+        assert line.policy is not None
+        recipe = self.setting.recipe(line)
+        label, policies = f"{line.label} {recipe.network}", self.searches.policies(line.policy)
+        return {seed: make_job(label, policy, recipe, seed, split) for seed, policy in policies.items()}
+
+    def _run(self, jobs: list[TrainJob]) -> None:
+        setting = self.setting
+        with make_runner(
+            "local", self.cache.open(), device=setting.device, jobs=setting.jobs, command=setting.command
+        ) as runner:
+            run_jobs(runner, jobs, setting.say, setting.until)
+
+    def _values(self, data: str, line: Line, jobs: Mapping[int, TrainJob]) -> Values:
+        values = {}
+        for seed, job in jobs.items():
+            outcome = self.cache.read(job)
+            if outcome is not None and outcome.failed:
+                self._remark(f"a run diverged, {data}, {job.label}, seed {seed}: {outcome.failed}")
+            elif outcome is not None:
+                values[seed] = _measured(outcome, line.measure)
+                self.devices.add(f"runs on {outcome.record.get('device', 'unknown device')}")
+        return values
+
+    def _open(self, data: str) -> Split:
+        setting, planned = self.setting, DATA[data]
+        source = setting.known_source(planned.source)
+        name = planned.split if source == planned.source else "train"
+        split = open_split(
+            source,
+            folder=setting.out,
+            data_root=setting.data_root,
+            split=name,
+            size=setting.size(planned.size),
+            subset=setting.image_count(planned.source, setting.subset or planned.subset, name),
+        )
+        if not setting.quick:
+            self.differences[data] = self._compare(data, split)
+        return split
+
+    def _compare(self, data: str, split: Split) -> list[Difference]:
+        """With what was planned, as far as numbers of images and classes show."""
+        planned = DATA[data]
+        images = planned.images or ("all" if self.setting.subset else None)
+        counts = (("images", len(split.train), images), ("classes", len(split.train.classes), planned.classes))
+        return [Difference(f"{count} {what}", f"{plan}") for what, count, plan in counts if plan not in (None, count)]
+
+    def _remark_on_images(self, data: str, split: Split) -> None:
+        planned, source = DATA[data], self.setting.source(DATA[data].source)
+        if source != planned.source and planned.split != "train":
+            self._remark(f"{source} stands in for {planned.source} with its split train, not {planned.split}")
+        for each in self.differences.get(data, []):
+            self._remark(f"{data}: trained on {each.actual} of {source}, not on {each.planned}")
+        if split.share:
+            self._remark(f"{source} has no test images: errors are those on {split.name}, which searches saw")
+        for image in split.broken:
+            self._remark(f"left out, could not be read: {image}")
+        if split.twice:
+            self._remark(f"{data}: {twice_words(split.twice, len(split.held_out))}")
+
+    def _remark(self, text: str) -> None:
+        self.remarks[text] = None
+
+
+def _measured(outcome: Outcome, measure: str) -> float:
+    return outcome.error if measure == "error" else float(outcome.record[measure])
