@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.policy.resolve import load_policy
-from fasteraa.report.outputs import write_result
+from fasteraa.report.outputs import write_result, write_scores
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.runtime.lock import exclusive
 from fasteraa.runtime.progress import Progress, Silent
@@ -33,6 +33,8 @@ from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.config import RaceConfig, fine_tuning, write_settings
 from fasteraa.selection.pipeline import propose_and_race
 from fasteraa.selection.result import Result
+from fasteraa.selection.score_race import ScoreResult, race_scores
+from fasteraa.train.command import main_module_key
 from fasteraa.train.recipe import (
     TrainRecipe,
     check_network,
@@ -104,6 +106,10 @@ def race(
     source: Any = None,
     config: SearchConfig | None = None,
     *,
+    train: Callable[..., float] | None = None,
+    key: str | None = None,
+    seeds: int = 3,
+    maximize: bool = False,
     race: RaceConfig | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -112,9 +118,25 @@ def race(
     engine: str = "local",
     jobs: int | None = None,
     progress: Progress | None = None,
-) -> Result:
-    """Race these policies (names, files, policies) on the images: which of them is best to train with?"""
+) -> Result | ScoreResult:
+    """Race these policies (names, files, policies): which of them is best to train with?
+
+    On images (`source`) our own trainings judge, as in a search. With `train`, a function of (policy, seed, out) that
+    gives a score (lower is better, unless `maximize`), anything does: `key` names it in the cache in `out`.
+    """
     given = [part.strip() for part in candidates.split(",")] if isinstance(candidates, str) else list(candidates)
+    if train is not None:
+        return _race_by_scores(
+            [_candidate(each) for each in given],
+            train,
+            key=key or main_module_key(train),
+            out=Path("runs/race" if out is None else out),
+            seeds=seeds,
+            maximize=maximize,
+            seconds=math.inf if race is None else 60 * race.minutes,
+            jobs=jobs or 1,
+            say=(progress or Silent()).say,
+        )
     return search(
         source,
         config,
@@ -128,6 +150,18 @@ def race(
         jobs=jobs,
         progress=progress,
     )
+
+
+def _race_by_scores(candidates: list[Candidate], train: Callable[..., float], out: Path, **options: Any) -> ScoreResult:
+    none = named("none")
+    if not any(each.policy.hash == none.hash for each in candidates):
+        candidates = [Candidate("none", none), *candidates]
+    candidates = [replace(each, label="none") if each.policy.hash == none.hash else each for each in candidates]
+    out.mkdir(parents=True, exist_ok=True)
+    with exclusive(out), _stop_says_how_to_continue(RunFolder(out)):
+        result = race_scores(candidates, train, folder=out / "scores", **options)
+        write_scores(result, RunFolder(out))
+    return result
 
 
 @dataclass
@@ -238,6 +272,7 @@ def compare(
     device: str = "auto",
     max_minutes: float | None = None,
     per_op: bool = False,
+    tune_lr: bool = False,
     engine: str = "local",
     command: str | None = None,
     say: Say = print,
@@ -247,12 +282,13 @@ def compare(
 
     `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
     labels. `network` is for where there is no `recipe`, with `pretrained` (timm's own) or `weights` (a file) it is
-    fine-tuned; `train` changes settings of the recipe. Runs that failed are
+    fine-tuned; `train` changes settings of the recipe, `tune_lr` takes the best learning rate of three for all. Runs that failed are
     left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
     """
     from fasteraa.comparison.contenders import jobs_of, parse_contenders
     from fasteraa.comparison.per_op import per_op as measure_per_op
     from fasteraa.comparison.table import tabulate
+    from fasteraa.comparison.tune import tuned
     from fasteraa.report.comparison import publish, publish_per_op
 
     until = math.inf if max_minutes is None else time.time() + 60 * _checked(max_minutes)
@@ -271,6 +307,8 @@ def compare(
             say(warning)
         recipe = recipe or choose_recipe(len(split.train), min(split.train.size), device, network)
         recipe = TrainRecipe.make({**recipe.plain(), **(train or {})})
+        if tune_lr:
+            recipe = tuned(runner, split, recipe, say)
         planned = jobs_of(contenders, recipe, range(seeds), split)
         say(_what_comes(split, recipe, device, len(planned)))
         with exclusive(folder):

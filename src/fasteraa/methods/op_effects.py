@@ -67,10 +67,9 @@ def plan_experiment(task: Task, budget: Budget, runner: Runner) -> dict[str, int
 
 def affordable(budget: Budget, epoch: float, least: int, most: int, folds: int) -> dict[str, int]:
     """Trainings and their epochs, when an epoch of a training costs `epoch` seconds."""
-    if budget.trainings is None:
+    payable = budget.trainings
+    if payable is None:
         payable = math.floor(budget.seconds / (least * max(epoch, 1e-9)))
-    else:
-        payable = budget.trainings
     count = min(payable, MOST) // folds * folds
     if count < FEWEST:
         return {"trainings": 0, "epochs": 0}

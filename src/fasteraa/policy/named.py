@@ -225,7 +225,7 @@ def general_mild(ops: Sequence[str] | None = None) -> Policy:
 
 
 def randaugment_m9() -> Policy:
-    """Near timm's rand-m9-mstd0.5-inc1: two of 14 operations, each half of the time, at nine tenths (no SolarizeAdd)."""
+    """Near timm's rand-m9-mstd0.5-inc1: two of 14 operations, each half of the time, at nine tenths."""
     spans = {**_AUTOAUGMENT_SPANS, "posterize": Span(8, 0, "bit")}
     spans |= {op: Span(0, 0.45, side) for op, side in (("translate_x", "width"), ("translate_y", "height"))}
     level = (0.815, 0.985)  # uniform, with the mean and the spread of theirs

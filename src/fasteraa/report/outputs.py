@@ -14,10 +14,11 @@ from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.methods.config import SearchConfig
 from fasteraa.report.preview import alternating, draw_sheet
-from fasteraa.report.summary import summarise
+from fasteraa.report.summary import summarise, summarise_scores
 from fasteraa.runtime.files import replacing, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.result import Result
+from fasteraa.selection.score_race import ScoreResult
 
 _SHOWN = 64  # images, of which a picture shows some and pairs others
 
@@ -34,6 +35,15 @@ def write_result(
     write_atomic(folder.result, json.dumps(result_dict(result), indent=1) + "\n")
     result.policy.save(folder.policy)
     write_atomic(folder.summary, summarise(result) + "\n")
+
+
+def write_scores(result: ScoreResult, folder: RunFolder) -> None:
+    """Of a race by scores: the policy, the table as data, the sentence and the table in words."""
+    content = {"chosen": result.chosen, "recommendation": result.sentence(), "maximize": result.maximize}
+    rows = [_finite(asdict(row)) for row in result.table]
+    write_atomic(folder.result, json.dumps({**content, "table": rows}, indent=1) + "\n")
+    result.policy.save(folder.policy)
+    write_atomic(folder.summary, summarise_scores(result) + "\n")
 
 
 def result_dict(result: Result) -> dict[str, Any]:

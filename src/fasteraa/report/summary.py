@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from fasteraa.methods.op_effects import Effects
 from fasteraa.policy.policy import Policy
 from fasteraa.selection.result import Result, Row
+from fasteraa.selection.score_race import ScoreResult
 
 
 def mass(policy: Policy) -> dict[str, float]:
@@ -91,3 +93,15 @@ def gradient_summary(result: Result) -> str:
             f"  any at all: {before:.1%} to {after:.1%}",
         ]
     )
+
+
+def summarise_scores(result: ScoreResult) -> str:
+    """The recommendation, then a line for each candidate."""
+    width = max(len(row.label) for row in result.table)
+    lines = [f"  {'':{width}}       score  runs  better than none"]
+    for row in result.table:
+        sure = "" if row.better is None else f"{row.better:.0%}"
+        note = f"  failed: {row.failed}" if row.failed else "  eliminated" if row.eliminated else ""
+        score = "" if math.isnan(row.score) else f"{row.score:.5g}"
+        lines.append(f"  {row.label:{width}}  {score:>10}  {len(row.scores):4d}  {sure:>16}{note}")
+    return "\n\n".join([result.sentence(), "\n".join(lines)])

@@ -14,7 +14,6 @@ from fasteraa.methods.task import Task
 from fasteraa.runtime.device import find_device
 from fasteraa.train.runner import Runner
 
-
 _SIDE = {"cpu": 32, "cuda": 64}  # of the images that a critic sees, where a large network is fine-tuned
 
 

@@ -1,0 +1,143 @@
+"""Any training at all: the user's own command, run once per policy and seed, and the score that it prints.
+
+`python train.py --aug {policy} --seed {seed} --out {out}`: `{policy}` is a file with the policy, `{out}` an empty
+folder of that run. The score is the last line `score: 0.123` of the output, or `{"score": 0.123}` in
+`{out}/score.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import string
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fasteraa.errors import ConfigError, RunError
+from fasteraa.policy.policy import Policy
+
+PLACEHOLDERS = ("policy", "seed", "out")
+_SCORE = re.compile(r"^\s*score:\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
+_TAIL = 200_000  # bytes of the output in which a score is looked for
+WritePolicy = Callable[[Policy, Path], None]
+
+
+class TrainingFailed(RunError):
+    """A run of the user's training gave no score; the others go on."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command with placeholders, the file format of its policies, and a limit on the seconds of a run."""
+
+    words: tuple[str, ...]
+    write_policy: WritePolicy
+    suffix: str = ".json"
+    seconds: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.words:
+            raise ConfigError("a race needs the command that trains, after --: python train.py --aug {policy}")
+        names = [name for word in self.words for name in _placeholders(word)]
+        for name in names:
+            if name not in PLACEHOLDERS:
+                known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
+                raise ConfigError(f"the command has a placeholder {{{name}}} that is not known; there are {known}")
+        if "policy" not in names:
+            raise ConfigError("the command must say where the policy goes: {policy}, as in --aug {policy}")
+        if shutil.which(self.words[0]) is None:
+            raise ConfigError(f"the command {self.words[0]!r} was not found")
+
+    @property
+    def key(self) -> str:
+        """What makes it another training, for the cache."""
+        return json.dumps([list(self.words), self.suffix])
+
+    def __call__(self, policy: Policy, seed: int, out: Path, gpu: str | None = None) -> float:
+        """Run it and read its score; everything it prints is in `log.txt` of its folder."""
+        file = out / f"policy{self.suffix}"
+        self.write_policy(policy, file)
+        values = {"policy": str(file), "seed": str(seed), "out": str(out)}
+        words = [word.format(**values) for word in self.words]
+        environment = os.environ | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+        log = out / "log.txt"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=os.name == "posix",
+            )
+            try:
+                code = process.wait(None if math.isinf(self.seconds) else self.seconds)
+            except subprocess.TimeoutExpired:
+                raise TrainingFailed(f"it took longer than {self.seconds:g} s; its output is in {log}") from None
+            finally:
+                end(process)
+        if code:
+            raise TrainingFailed(f"it ended with exit code {code}; its output is in {log}")
+        return read_score(out, log)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """The process and what it started."""
+    if process.poll() is None:
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.wait()
+
+
+def read_score(out: Path, log: Path) -> float:
+    """A finite number, from score.json or from the last line that has one."""
+    file = out / "score.json"
+    if file.is_file():
+        try:
+            return finite(json.loads(file.read_text(encoding="utf-8"))["score"], str(file))
+        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+            raise TrainingFailed(f'{file} must hold {{"score": NUMBER}} ({str(error)[:100]})') from error
+    with log.open("rb") as written:
+        written.seek(max(0, log.stat().st_size - _TAIL))
+        lines = _SCORE.findall(written.read().decode(errors="replace"))
+    if not lines:
+        raise TrainingFailed(f"it printed no line 'score: NUMBER' and wrote no score.json; its output is in {log}")
+    return finite(lines[-1], str(log))
+
+
+def finite(value: object, where: str) -> float:
+    try:
+        score = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TrainingFailed(f"its score is no number: {str(value)[:60]!r} ({where})") from None
+    if isinstance(value, bool) or not math.isfinite(score):
+        raise TrainingFailed(f"its score is not finite: {value} ({where})")
+    return score
+
+
+def _placeholders(word: str) -> list[str]:
+    try:
+        return [name for _, name, _, _ in string.Formatter().parse(word) if name is not None]
+    except ValueError as error:
+        raise ConfigError(f"braces in {word!r} do not match ({error}); write {{{{ for a plain one") from error
+
+
+def visible_gpus(count: int) -> Sequence[str]:
+    """Names for CUDA_VISIBLE_DEVICES, one each; empty without a GPU."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [part for part in given.split(",") if part] if given else [str(number) for number in range(count)]
+
+
+def main_module_key(function: Callable[..., object]) -> str:
+    """What names a Python function in the cache where nobody gave a key."""
+    module = sys.modules.get(function.__module__)
+    return f"{getattr(module, '__file__', function.__module__)}:{function.__qualname__}"
