@@ -282,8 +282,8 @@ def compare(
 
     `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
     labels. `network` is for where there is no `recipe`, with `pretrained` (timm's own) or `weights` (a file) it is
-    fine-tuned; `train` changes settings of the recipe, `tune_lr` takes the best learning rate of three for all. Runs that failed are
-    left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
+    fine-tuned; `train` changes settings of the recipe, `tune_lr` takes the best learning rate of three for all.
+    Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
     """
     from fasteraa.comparison.contenders import jobs_of, parse_contenders
     from fasteraa.comparison.per_op import per_op as measure_per_op

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fasteraa
 from fasteraa.data import check
 from fasteraa.data.requirements import LEAST_IMAGES
 from fasteraa.errors import DataError
-from fasteraa.train.split import open_arena
 from fasteraa.methods.config import LEAST_BATCH
-from fasteraa.methods.faster_aa.run import search
+from fasteraa.train.split import open_split
 
 
 @pytest.fixture
@@ -161,8 +161,8 @@ def test_what_a_search_or_a_comparison_would_refuse_is_said(grow, content, said)
     for part in said:
         assert part in " ".join(refused)
     for who, run in (
-        ("search", lambda: search(root, device="cpu", max_minutes=0)),
-        ("compare", lambda: open_arena(root, root.parent / "out", device="cpu")),
+        ("search", lambda: fasteraa.search(root, race=False, methods="faster-aa", device="cpu", minutes=0)),
+        ("compare", lambda: open_split(root, folder=root.parent / "out")),
     ):
         if any(f"fasteraa {who} " in line for line in refused):
             with pytest.raises(DataError) as error:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fasteraa
 from fasteraa.data import load
 from fasteraa.data.decode import open_file
 from fasteraa.data.image_folder import check_beside
 from fasteraa.data.labels import natural_sort
 from fasteraa.errors import DataError
-from fasteraa.train.split import open_arena
-from fasteraa.methods.faster_aa.run import search
+from fasteraa.train.split import open_split
 
 
 def test_class_folders_are_classes_in_natural_order(grow, array_of):
@@ -316,7 +316,7 @@ def test_nothing_is_written_below_class_folders(grow, out):
     check_beside(str(root), root.parent / out / "elsewhere")
     check_beside(None, root / out)
     check_beside("fashion-mnist", root / out)
-    for write in (lambda: search(str(root), out=root / out), lambda: open_arena(root, root / out, device="cpu")):
+    for write in (lambda: fasteraa.search(str(root), out=root / out), lambda: open_split(root, folder=root / out)):
         with pytest.raises(DataError, match="lies in the folder of the images"):
             write()
     assert sorted(path.name for path in root.iterdir()) == ["cats", "dogs"]

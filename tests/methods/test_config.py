@@ -3,8 +3,8 @@
 import pytest
 
 from fasteraa.errors import ConfigError, FasterAAError
-from fasteraa.ops import Span
 from fasteraa.methods.config import FIELDS, SearchConfig, make_config, read_config, settled, to_settings, to_toml
+from fasteraa.ops import Span
 
 
 def test_the_papers_settings_are_the_defaults_where_ours_are_not():

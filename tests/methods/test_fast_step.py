@@ -8,18 +8,18 @@ import pytest
 import torch
 
 import fasteraa
-from fasteraa.nets import Critic, build
-from fasteraa.nets.pointwise import Pointwise
-from fasteraa.nets.manual_grad import write_layers
-from fasteraa.policy.soft import SoftPolicy
-from fasteraa.methods.config import SearchConfig
-from fasteraa.runtime import device as guard
-from fasteraa.methods.faster_aa.fast_step import Recorded, ManualGradStep, load_optimiser, make_step
-from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.runtime.progress import Silent
-from fasteraa.methods.faster_aa.run import Run
 from fasteraa.data.batches import Normalise
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.faster_aa.fast_step import ManualGradStep, Recorded, load_optimiser, make_step
+from fasteraa.methods.faster_aa.run import Run
 from fasteraa.methods.faster_aa.step import METRICS, Step
+from fasteraa.nets import Critic, build
+from fasteraa.nets.manual_grad import write_layers
+from fasteraa.nets.pointwise import Pointwise
+from fasteraa.policy.soft import SoftPolicy
+from fasteraa.runtime import device as guard
+from fasteraa.runtime.progress import Silent
+from fasteraa.runtime.run_folder import RunFolder
 
 from .conftest import bars
 

@@ -7,14 +7,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fasteraa.errors import ConfigError, RunError
-from fasteraa.policy.soft import SoftPolicy
-from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.config import OBJECTIVES
+from fasteraa.methods.config import OBJECTIVES, SearchConfig
 from fasteraa.methods.faster_aa.fast_step import Recorded
 from fasteraa.methods.faster_aa.objective import Amount, amount, floor_loss
-from fasteraa.runtime.progress import Silent
 from fasteraa.methods.faster_aa.run import Run, search
 from fasteraa.methods.faster_aa.step import Step
+from fasteraa.policy.soft import SoftPolicy
+from fasteraa.runtime.progress import Silent
 
 from .conftest import bars
 from .test_fast import batches, near, parameters, parts, written_out

@@ -16,14 +16,13 @@ from PIL import Image
 import fasteraa
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RunError
+from fasteraa.methods.config import SearchConfig, read_config
+from fasteraa.methods.faster_aa import run as run_module
+from fasteraa.methods.faster_aa.step import Step, soft_policy
+from fasteraa.nets import choose_network
 from fasteraa.ops import Span
 from fasteraa.policy import Policy
-from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.faster_aa import run as run_module
-from fasteraa.methods.config import read_config
 from fasteraa.runtime.device import find_device
-from fasteraa.nets import choose_network
-from fasteraa.methods.faster_aa.step import Step, soft_policy
 
 from .conftest import Stop, StopAfter
 

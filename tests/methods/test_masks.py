@@ -10,8 +10,13 @@ from PIL import Image
 
 import fasteraa
 from fasteraa.data import ImageSet
+from fasteraa.data.batches import Normalise
 from fasteraa.errors import ConfigError, DataError, RunError
-from fasteraa.selection.race import Candidate, calibrate
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.faster_aa import step as step_module
+from fasteraa.methods.faster_aa.fast_step import make_step
+from fasteraa.methods.faster_aa.objective import Judged, class_loss
+from fasteraa.methods.faster_aa.step import METRICS, MaskStep
 from fasteraa.nets import Critic, PixelCritic, build
 from fasteraa.ops import OPS
 from fasteraa.policy import Choice, Policy, SubPolicy
@@ -20,12 +25,7 @@ from fasteraa.policy.draw import plan_of
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.report.preview import draw_sheet, overlaid
 from fasteraa.report.summary import mass
-from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.faster_aa import step as step_module
-from fasteraa.methods.faster_aa.fast_step import make_step
-from fasteraa.methods.faster_aa.objective import Judged, class_loss
-from fasteraa.data.batches import Normalise
-from fasteraa.methods.faster_aa.step import METRICS, MaskStep
+from fasteraa.selection.race import Candidate, calibrate
 
 from .conftest import Stop, StopAfter
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from fasteraa.nets import Critic, build
 from fasteraa.methods.faster_aa.objective import Judged, between, critic_loss, penalty_gradient, policy_loss
+from fasteraa.nets import Critic, build
 
 
 def judged(scores, logits, labels):

@@ -5,10 +5,10 @@ import torch
 
 import fasteraa
 from fasteraa.data import ImageSet
-from fasteraa.report.summary import mass
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa import fast_step as fast_module
 from fasteraa.methods.faster_aa import step as step_module
+from fasteraa.report.summary import mass
 
 from .conftest import bars
 

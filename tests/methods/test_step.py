@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from fasteraa.data.batches import Normalise, baseline
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.faster_aa.step import METRICS, Step
 from fasteraa.nets import Critic, build
 from fasteraa.policy.soft import SoftPolicy
-from fasteraa.methods.config import SearchConfig
-from fasteraa.data.batches import Normalise, baseline
-from fasteraa.methods.faster_aa.step import METRICS, Step
 
 PLAIN = SearchConfig(flip=False, crop=0.0)
 

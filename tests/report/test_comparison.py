@@ -7,23 +7,23 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fasteraa.evaluate import Comparison, Row, TrainRecipe
-from fasteraa.comparison.per_op import Drop, Harms, OpHarm, SubPolicyHarm
-from fasteraa.train.statistics import estimate, paired
+from fasteraa.comparison.per_op import Drop, OpHarm, PerOp, SubPolicyHarm
+from fasteraa.comparison.table import Comparison, Row
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import (
     caption,
     difference,
-    harm_markdown,
     interval,
+    per_op_markdown,
     publish,
-    publish_harm,
+    publish_per_op,
     read_comparison,
     sentence,
-    ticks,
     to_markdown,
     to_svg,
 )
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.statistics import estimate, paired
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -135,7 +135,7 @@ def test_every_picture_is_well_formed(comparison, errors):
             assert all(math.isfinite(float(line.get(end))) for end in ("x1", "x2", "y1", "y2"))
     root = ElementTree.fromstring(to_svg(table(row("one", errors))))
     assert len(list(root.iter(f"{SVG}circle"))) == len(errors)
-    assert len([each for each in root.iter(f"{SVG}line") if each.get("class") == "bar"]) == (len(errors) > 1)
+    assert len([each for each in root.iter(f"{SVG}line") if each.get("class") == "interval"]) == (len(errors) > 1)
 
 
 def test_the_picture_ranks_policies_and_lower_is_left(comparison):
@@ -165,11 +165,11 @@ def test_files(comparison, tmp_path):
 def test_what_hurts_in_markdown():
     ops = [OpHarm("brightness", {0.5: Drop(3.25, 1.0), 1.0: Drop(9.0, 1.5)}), OpHarm("flip", {1.0: Drop(-0.1, 0.2)})]
     subs = [(named("autoaugment-svhn"), [SubPolicyHarm(2, Drop(4.0, 0.5))])]
-    harms = Harms(91.5, 400, "20% of the training images", False, ops, subs)
-    lines = harm_markdown(harms).splitlines()
+    measured = PerOp(91.5, 400, "20% of the training images", False, ops, subs)
+    lines = per_op_markdown(measured).splitlines()
     assert "Accuracy on 400 plain images (20% of the training images): 91.50%." in lines[0]
     assert "--held-out" not in lines[0]
-    assert "These are the test images: to choose" in harm_markdown(replace(harms, on_test_images=True))
+    assert "These are the test images: to choose" in per_op_markdown(replace(measured, on_test_images=True))
     assert "| operation | at 0.5 | at 1 |" in lines
     assert "| brightness | +3.2 (±1.0) | +9.0 (±1.5) |" in lines
     assert "| flip |  | -0.1 (±0.2) |" in lines
@@ -179,9 +179,9 @@ def test_what_hurts_in_markdown():
 def test_what_hurts_in_json(tmp_path):
     policy = named("autoaugment-svhn")
     ops, subs = [OpHarm("flip", {1.0: Drop(-0.1, math.inf)})], [(policy, [SubPolicyHarm(2, Drop(4.0, 0.5))])]
-    harms = Harms(91.5, 400, "test images", True, ops, subs)
-    publish_harm(harms, tmp_path)
-    assert (tmp_path / "per_op.md").read_text() == harm_markdown(harms)
+    measured = PerOp(91.5, 400, "test images", True, ops, subs)
+    publish_per_op(measured, tmp_path)
+    assert (tmp_path / "per_op.md").read_text() == per_op_markdown(measured)
     assert json.loads((tmp_path / "per_op.json").read_text()) == {
         "accuracy": 91.5,
         "images": 400,
@@ -196,8 +196,3 @@ def test_what_hurts_in_json(tmp_path):
             }
         ],
     }
-
-
-def test_ticks_of_very_small_numbers():
-    assert ticks(0.0, 3e-7) == [0.0, 5e-8, 1e-7, 1.5e-7, 2e-7, 2.5e-7, 3e-7]
-    assert ticks(0.0, 0.0025) == [0.0, 0.0005, 0.001, 0.0015, 0.002, 0.0025]

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from fasteraa.errors import ConfigError, RunError, Stopped
-from fasteraa.policy import Policy
 from fasteraa.methods.config import SearchConfig
-from fasteraa.runtime.progress import Lines
 from fasteraa.methods.faster_aa.run import search
+from fasteraa.policy import Policy
 from fasteraa.report.trackers import TRACKERS, track
 from fasteraa.report.trackers.tracking import reason
+from fasteraa.runtime.progress import Lines
 
 KEY = "local-" + "5ec2e7" * 7  # of the form that W&B has for keys
 PASSWORD = "hunter2hunter2"

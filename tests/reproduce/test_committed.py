@@ -1,18 +1,35 @@
-"""Searches are found again by a key of their images and settings: what changes those, or how they are written, searches
-all anew. Those in results/ are found under the names that they have."""
+"""What earlier versions searched and trained is found again: by the keys of searches and of trainings.
 
+A change of what keys are made of, or of how that is written, would make everything again. Here it fails, on results/.
+"""
+
+import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fasteraa.methods.config import make_config
+from fasteraa.errors import DataError
+from fasteraa.methods.config import make_config, read_config
 from fasteraa.policy import Policy
+from fasteraa.reproduce import search_store
 from fasteraa.reproduce.schema import Search
-from fasteraa.reproduce.search_store import search_name
+from fasteraa.reproduce.search_store import SearchStore, search_name
+from fasteraa.reproduce.setting import Setting
 from fasteraa.reproduce.tables import TABLES
+from fasteraa.train.job import make_job
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.split import Split
 
 RESULTS = Path(__file__).parents[2] / "results"
 MADE = {"quality": (("quality",), 3), "counts": (("sub-policies", "operation-count"), 2), "cifar10": (("cifar10",), 1)}
+ON = {  # data set of a table -> name and number of the images that were trained on
+    "reduced-cifar10": ("cifar10r", 4000), "cifar10": ("cifar10r", 4000), "reduced-cifar100": ("cifar100r", 4000),
+    "reduced-svhn": ("svhnr", 1000), "imagenette-1000": ("imagenette", 1000), "ants-and-bees": ("ants", 244),
+    **{f"fashion-{count}": ("fashion-mnist", count) for count in (300, 1000, 4000)},
+}  # fmt: skip
+FILES = {"quality": "quality/table", "sub-policies": "counts/sub-policies", "operation-count": "counts/operations"}
 
 
 @pytest.mark.parametrize("folder", MADE)
@@ -20,9 +37,57 @@ def test_searches_keep_their_names(folder):
     tables, seeds = MADE[folder]
     searches = [line.policy for name in tables for line in TABLES[name].lines if isinstance(line.policy, Search)]
     configs = [(search, make_config({**search.settings, "seed": s})) for search in searches for s in range(seeds)]
-    found = {path.parent.name: Policy.load(path) for path in (RESULTS / folder / "searches").glob("*/policy.json")}
-    fingerprints = {policy.provenance["data"]["fingerprint"] for policy in found.values()}
-    names = {search_name(search, config, each) for search, config in configs for each in fingerprints}
-    assert found
-    assert found.keys() <= names
-    assert len(found) == len({search_name(search, config, "") for search, config in configs})
+    files = {path.parent.name: path for path in (RESULTS / folder / "searches").glob("*/policy.json")}
+    fingerprints = {Policy.load(file).provenance["data"]["fingerprint"] for file in files.values()}
+    names = {search_name(search, config, each): config for search, config in configs for each in fingerprints}
+    assert files
+    assert files.keys() <= names.keys()
+    assert len(files) == len({search_name(search, config, "") for search, config in configs})
+    for name, file in files.items():
+        assert make_config(read_config(file.parent / "config.toml")) == names[name]
+
+
+@pytest.fixture
+def store(request, monkeypatch):
+    """The searches of a folder of results/, without their images."""
+
+    def load(source, **_):
+        raise DataError(f"{source} is not here")
+
+    monkeypatch.setattr(search_store, "load", load)
+    return SearchStore(
+        Setting(
+            out=RESULTS / request.param[0], seeds=request.param[1], device="cpu", jobs=1, data_root=None,
+            sources={"ants-and-bees": "ants-and-bees"}, subset=None, quick=False, until=math.inf, say=str, command=None,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("store", "name"),
+    [(("quality", 3), "quality"), (("counts", 2), "sub-policies"), (("counts", 2), "operation-count")],
+    indirect=["store"],
+)
+def test_every_number_is_found_again(store, name):
+    """By the search, its policy, the recipe and the images' fingerprints, which records keep."""
+    cache = RunCache(store.setting.out)
+    images = splits(cache)
+    lines = json.loads((RESULTS / f"{FILES[name]}.json").read_text())["lines"]
+    for line, kept in zip(TABLES[name].lines, lines, strict=True):
+        policies = store.policies(line.policy)
+        assert len(policies) == store.setting.seeds
+        for seed, policy in policies.items():
+            outcome = cache.read(make_job(line.label, policy, store.setting.recipe(line), seed, images[ON[line.data]]))
+            assert outcome is not None, f"{line.data}, {line.label}, seed {seed}"
+            assert outcome.error == kept["values"][str(seed)]
+
+
+def splits(cache):
+    """(Name, images) -> what was trained on, as far as keys know of it."""
+    records = json.loads((cache.folder / "runs.json").read_text()).values()
+    return {
+        (record["data"]["name"], record["data"]["images"]): Split(
+            *(SimpleNamespace(fingerprint=record[part]["fingerprint"]) for part in ("data", "held_out")), "test images"
+        )
+        for record in records
+    }

@@ -4,12 +4,12 @@ import subprocess
 import sys
 
 import pytest
+from fasteraa.comparison.compare import compare
 
 from fasteraa.errors import RunError
-from fasteraa.comparison.compare import compare
+from fasteraa.methods.faster_aa.run import search
 from fasteraa.runtime import lock
 from fasteraa.runtime.lock import LOCK, exclusive
-from fasteraa.methods.faster_aa.run import search
 
 pytestmark = pytest.mark.skipif(lock.fcntl is None, reason="this system has no locks")
 HOLD = """

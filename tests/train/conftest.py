@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fasteraa.data import ImageSet
-from fasteraa.evaluate import TrainRecipe
+from fasteraa.train.recipe import TrainRecipe
 
 
 def planted(count=64, side=8, seed=0, noise=40):

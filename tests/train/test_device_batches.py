@@ -7,11 +7,11 @@ import torch
 from torchvision.transforms import v2
 
 from fasteraa.data import ImageSet
-from fasteraa.evaluate import feed as feed_module
-from fasteraa.train.device_batches import DeviceFeed, cut, draw_boxes, resized_crop
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
-from fasteraa.runtime import guard
+from fasteraa.runtime import device
+from fasteraa.train import device_batches
+from fasteraa.train.device_batches import DeviceFeed, cut, draw_boxes, resized_crop
 
 CPU = torch.device("cpu")
 
@@ -64,8 +64,8 @@ def test_many_batches_are_augmented_at_once(tiny, monkeypatch, values, calls):
         sizes.append(len(images))
         return images
 
-    monkeypatch.setattr(feed_module, "_AT_ONCE", {"cpu": values})
-    monkeypatch.setattr(feed_module, "augment", augment)
+    monkeypatch.setattr(device_batches, "_AT_ONCE", {"cpu": values})
+    monkeypatch.setattr(device_batches, "augment", augment)
     batches = list(make(numbered(48), tiny, "uniform").epoch(0))
     assert [len(images) for images, _ in batches] == [16, 16, 16]
     assert sizes == calls
@@ -201,7 +201,7 @@ def test_a_resized_crop_is_the_box_scaled_up(monkeypatch):
     smooth = torch.nn.functional.interpolate(torch.rand(2, 3, 6, 6) * 255, (24, 24), mode="bicubic")
     images = smooth.clamp(0, 255).to(torch.uint8)
     boxes = torch.tensor([[2.0, 5.0, 12.0, 16.0], [0.0, 0.0, 24.0, 24.0]])
-    monkeypatch.setattr(feed_module, "draw_boxes", lambda *_: boxes)
+    monkeypatch.setattr(device_batches, "draw_boxes", lambda *_: boxes)
     out = resized_crop(images, torch.Generator())
     assert torch.equal(out[1], images[1])  # the whole image stays as it is
     expected = to_tensor(to_pillow(images[0]).resize((24, 24), Image.Resampling.BILINEAR, box=(5, 2, 21, 14)))
@@ -220,7 +220,7 @@ def test_resized_crops_in_memory(tiny, data):
 
 @pytest.mark.gpu
 def test_images_that_do_not_fit_on_the_device_stay_in_memory(tiny, data, monkeypatch):
-    monkeypatch.setattr(guard, "DEVICE_SHARE", 0.0)
+    monkeypatch.setattr(device, "DEVICE_SHARE", 0.0)
     feed = DeviceFeed(data, named("uniform"), tiny, 0, torch.device("cuda"))
     assert feed.images.device.type == "cpu"
     images, labels = whole_epoch(feed)

@@ -10,38 +10,43 @@ import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.errors import RunError
-from fasteraa.train.split import Arena
+from fasteraa.policy.named import named
+from fasteraa.train.job import TrainJob
 from fasteraa.train.processes import Workers, _interrupt_on_terminate
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.split import Split
 
 
-def die(arena, cell, until):
+def die(job, until):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_a_process_that_was_killed_is_one_sentence(tmp_path):
+def test_a_process_that_was_killed_is_one_sentence():
     images, labels = torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4) % 2
     data = ImageSet.of(images, labels, ("a", "b"), "black")
-    arena = Arena(data, data, "itself", tmp_path, "cpu")
-    with pytest.raises(RunError, match="was ended from outside"), Workers(die, [arena], 2, 1) as workers:
-        list(workers.results(arena, [1, 2]))
+    split = Split(data, data, "itself")
+    jobs = [TrainJob("none", named("none"), TrainRecipe(), seed, split) for seed in (1, 2)]
+    with pytest.raises(RunError, match="was ended from outside"), Workers(die, [split], 2, 1) as workers:
+        list(workers.results(jobs))
 
 
 SCRIPT = """
+import fasteraa
 import numpy as np
-from fasteraa.evaluate import TrainRecipe, compare
+from fasteraa.train.recipe import TrainRecipe
 
 print("script")
 images = np.random.default_rng(0).integers(0, 256, (24, 12, 12, 3), dtype=np.uint8)
 recipe = TrainRecipe(network="small", epochs=1, batch_size=4)
-table = compare((images, np.arange(24) % 2), ["none"], out="runs", seeds=2, recipe=recipe, jobs=2)
+table = fasteraa.compare((images, np.arange(24) % 2), ["none"], out="runs", seeds=2, recipe=recipe, jobs=2)
 print("runs", len(table.rows[0].errors))
 """
 
 
 @pytest.mark.slow
 def test_a_script_without_a_guard_is_run_once(tmp_path):
-    """Python would have every process import it, and so begin it anew."""
+    """Python would have every process import it, and so begin it again."""
     (tmp_path / "mine.py").write_text(SCRIPT)
     ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from fasteraa.errors import ConfigError
-from fasteraa.train.recipe import PAPER, TrainRecipe, default_recipe, paper_recipe
 from fasteraa.nets import NAMES
+from fasteraa.train.recipe import PAPER, TrainRecipe, choose_recipe, default_recipe, paper_recipe
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,29 @@ def test_defaults_for_anybodys_images():
     assert default_recipe("timm:resnet18", 64).network == "timm:resnet18"
 
 
+def test_recipes_by_device_images_and_size():
+    assert choose_recipe(64, 8, "cpu").network == "small"
+    assert choose_recipe(64, 8, "cpu", "wrn-40-2").cutout == 4  # half of 8
+
+
+@pytest.mark.parametrize(("images", "epochs"), [(5000, 40), (1000, 40), (500, 80), (64, 240)])
+def test_the_small_network_makes_as_many_steps_with_few_images(images, epochs):
+    assert choose_recipe(images, 8, "cpu").epochs == epochs
+    assert choose_recipe(images, 8, "cpu", "wrn-40-2").epochs == 200
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"batch_size": 1}, "batch_size must be at least 2"),
-        ({"clip": -1}, "clip must be at least 0"),
-        ({"learning_rate": 0}, "learning_rate must be positive"),
-        ({"learning_rate": math.nan}, "learning_rate must be positive"),
+        ({"epochs": 0}, "epochs must be a number of at least 1, got 0"),
+        ({"batch_size": 1}, "batch_size must be a number of at least 2, got 1"),
+        ({"clip": -1}, "clip must be a number of at least 0, got -1"),
+        ({"learning_rate": 0}, "learning_rate must be a positive number, got 0"),
+        ({"learning_rate": math.nan}, "learning_rate must be a positive number, got nan"),
         ({"epochs": 1.5}, "epochs must be a whole number, got 1.5"),
-        ({"flip": "no"}, "flip must be True or False, got 'no'"),
-        ({"weight_decay": True}, "weight_decay must be a number"),
-        ({"crop": 1.0}, r"crop must be in \[0, 1\)"),
+        ({"flip": "no"}, "flip must be true or false, got 'no'"),
+        ({"weight_decay": True}, "weight_decay must be a number, got True"),
+        ({"crop": 1.0}, "crop must be below 1, got 1"),
         ({"precision": "bf16"}, "unknown precision 'bf16': .*bfloat16"),
         ({"crop_kind": "resize"}, "did you mean 'resized'"),
     ],

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fasteraa.train.statistics import Estimate, estimate, in_words, leftover, paired, student_cdf, student_quantile
+from fasteraa.train.statistics import Estimate, estimate, p_words, paired, residual_spread, student_cdf, student_quantile
 
 FREEDOMS = [1, 2, 3, 4, 5, 8, 9, 29, 30]
 
@@ -56,7 +56,7 @@ def test_a_p_value_is_never_below_nought():
     """1 less a probability that rounding took above 1."""
     differences = [11.75 + (0.5 if number % 2 else -0.5) for number in range(17)]
     assert paired(differences, [0.0] * 17).p == 0.0
-    assert [in_words(p) for p in (0.0, 0.0009, 0.001, 0.0304)] == ["p < 0.001", "p < 0.001", "p 0.001", "p 0.030"]
+    assert [p_words(p) for p in (0.0, 0.0009, 0.001, 0.0304)] == ["p < 0.001", "p < 0.001", "p 0.001", "p 0.030"]
 
 
 def test_equal_differences_claim_nothing():
@@ -77,12 +77,12 @@ def test_folds_of_one_set_are_less_sure_than_runs():
     assert folds.p > runs.p
 
 
-def test_leftover_is_what_neither_row_nor_column_explains():
-    assert leftover([[1.0, 2.0, 5.0], [11.0, 12.0, 15.0]]) == pytest.approx(0.0)
-    assert leftover([[0.0, 0.0], [0.0, 4.0]]) == pytest.approx(2.0)  # four times one, one degree of freedom
+def test_the_residual_spread_is_what_neither_row_nor_column_explains():
+    assert residual_spread([[1.0, 2.0, 5.0], [11.0, 12.0, 15.0]]) == pytest.approx(0.0)
+    assert residual_spread([[0.0, 0.0], [0.0, 4.0]]) == pytest.approx(2.0)  # four times one, one degree of freedom
     noise = np.random.default_rng(0).normal(0, 3.0, (60, 40))
     table = noise + np.arange(60)[:, None] * 5 + np.arange(40) * 2
-    assert leftover(table.tolist()) == pytest.approx(3.0, rel=0.05)
-    assert leftover([[1.0, 2.0]]) is None
-    assert leftover([[1.0], [2.0]]) is None
-    assert leftover([]) is None
+    assert residual_spread(table.tolist()) == pytest.approx(3.0, rel=0.05)
+    assert residual_spread([[1.0, 2.0]]) is None
+    assert residual_spread([[1.0], [2.0]]) is None
+    assert residual_spread([]) is None

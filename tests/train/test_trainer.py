@@ -1,4 +1,4 @@
-"""Training: it learns, it repeats itself, it goes on after any kind of end, and it reports the last epoch."""
+"""Training: it learns, it repeats itself, it continues after any kind of end, and it reports the last epoch."""
 
 import itertools
 import math
@@ -17,10 +17,10 @@ from torch import nn
 
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError
-from fasteraa.evaluate import trainer as trainer_module
-from fasteraa.train.recipe import TrainRecipe
-from fasteraa.train.trainer import Diverged, Group, Job, Training, epochs_done, train, train_together
 from fasteraa.policy.named import named
+from fasteraa.train import trainer as trainer_module
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.trainer import Diverged, Group, Training, TrainingRun, epochs_done, train, train_together
 
 CPU = torch.device("cpu")
 
@@ -69,7 +69,7 @@ def test_a_network_that_is_ruined_at_the_end_has_diverged(data, held_out, tiny, 
             parameter.data.fill_(math.nan)
 
     monkeypatch.setattr(Group, "one_epoch", ruining)
-    jobs = [Job(named("none"), replace(tiny, epochs=1), seed) for seed in (0, 1)]
+    jobs = [TrainingRun(named("none"), replace(tiny, epochs=1), seed) for seed in (0, 1)]
     sound, ruined = train_together(data, held_out, jobs, device="cpu")
     assert math.isfinite(sound.held_out_loss)
     assert isinstance(ruined, Diverged)
@@ -104,7 +104,7 @@ def test_a_run_that_crashed_ends_as_if_nothing_had_happened(
     data, held_out, tiny, tmp_path, monkeypatch, network, after
 ):
     monkeypatch.setattr(trainer_module, "_SAVE_EVERY_S", 0.0)
-    recipe, checkpoint = replace(tiny, network=network, flip=True), tmp_path / "cell.pt"
+    recipe, checkpoint = replace(tiny, network=network, flip=True), tmp_path / "run.pt"
     whole = run(data, held_out, recipe, policy="uniform")
 
     def crash(epoch, epochs, loss):
@@ -124,8 +124,8 @@ def test_a_run_that_crashed_ends_as_if_nothing_had_happened(
     assert not checkpoint.exists()
 
 
-def test_runs_that_were_begun_are_not_begun_anew_to_be_trained_together(data, held_out, tiny, tmp_path):
-    jobs = [Job(named("none"), tiny, seed, tmp_path / f"{seed}.pt") for seed in (0, 1)]
+def test_runs_that_were_begun_are_not_begun_again_to_be_trained_together(data, held_out, tiny, tmp_path):
+    jobs = [TrainingRun(named("none"), tiny, seed, tmp_path / f"{seed}.pt") for seed in (0, 1)]
     with pytest.raises(OutOfTime):
         train_together(data, held_out, jobs[:1], device="cpu", until=lambda: 0.0)
     assert [epochs_done(job.checkpoint) for job in jobs] == [1, 0]
@@ -153,7 +153,7 @@ trainer.train(planted(64), planted(40, seed=1), named("uniform"), recipe, 3, dev
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_was_killed_ends_with_the_same_weights(data, held_out, tmp_path, number):
-    checkpoint = tmp_path / "cell.pt"
+    checkpoint = tmp_path / "run.pt"
     command = [sys.executable, "-c", SCRIPT.format(tests=os.path.dirname(__file__)), str(checkpoint)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while process.stdout.readline().strip() not in (b"5", b""):
@@ -175,15 +175,15 @@ def test_a_signal_in_the_last_epoch_is_not_lost(data, held_out, tiny, tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run(data, held_out, tiny, checkpoint=tmp_path / "cell.pt", tell=interrupt)
+        run(data, held_out, tiny, checkpoint=tmp_path / "run.pt", tell=interrupt)
     seen = []
-    done = run(data, held_out, tiny, checkpoint=tmp_path / "cell.pt", tell=lambda *row: seen.append(row))
+    done = run(data, held_out, tiny, checkpoint=tmp_path / "run.pt", tell=lambda *row: seen.append(row))
     assert seen == []  # nothing was left to train
     assert torch.equal(weights(done), weights(run(data, held_out, tiny)))
 
 
 def test_a_time_limit_ends_after_an_epoch_with_the_state_saved(data, held_out, tiny, tmp_path):
-    checkpoint = tmp_path / "cell.pt"
+    checkpoint = tmp_path / "run.pt"
     with pytest.raises(OutOfTime, match="after 1 of 3 epochs"):
         run(data, held_out, tiny, checkpoint=checkpoint, until=lambda: 0.0)
     done = run(data, held_out, tiny, checkpoint=checkpoint, until=lambda: math.inf)
@@ -294,7 +294,7 @@ WILD = {"learning_rate": 1e30, "clip": 0}
 
 def test_only_the_run_that_diverges_is_lost(data, held_out, tiny):
     """Of two in lockstep the other one learns what it would have learned alone."""
-    jobs = [Job(named("none"), replace(tiny, **WILD)), Job(named("uniform"), tiny, 3)]
+    jobs = [TrainingRun(named("none"), replace(tiny, **WILD)), TrainingRun(named("uniform"), tiny, 3)]
     lost, kept = train_together(data, held_out, jobs, device="cpu")
     assert isinstance(lost, Diverged)
     assert lost.why == "the training loss was not finite in epoch 1"
@@ -303,7 +303,7 @@ def test_only_the_run_that_diverges_is_lost(data, held_out, tiny):
 
 
 def test_that_a_run_diverged_outlives_a_stop(data, held_out, tiny, tmp_path):
-    jobs = [Job(named("none"), recipe, 0, tmp_path / name) for name, recipe in
+    jobs = [TrainingRun(named("none"), recipe, 0, tmp_path / name) for name, recipe in
             (("lost.pt", replace(tiny, **WILD)), ("kept.pt", tiny))]  # fmt: skip
     with pytest.raises(OutOfTime):
         train_together(data, held_out, jobs, device="cpu", until=lambda: 0.0)
@@ -315,7 +315,7 @@ def test_that_a_run_diverged_outlives_a_stop(data, held_out, tiny, tmp_path):
 
 def test_nothing_is_trained_once_all_have_diverged(data, held_out, tiny):
     told = []
-    jobs = [Job(named("none"), replace(tiny, **WILD), seed) for seed in (0, 1)]
+    jobs = [TrainingRun(named("none"), replace(tiny, **WILD), seed) for seed in (0, 1)]
     found = train_together(data, held_out, jobs, device="cpu", tell=lambda *row: told.append(row[0]))
     assert [each.why for each in found] == ["the training loss was not finite in epoch 1"] * 2
     assert told == [1]
@@ -330,7 +330,7 @@ def test_how_long_a_run_is_decides_whether_it_is_fused(data, tiny):
     assert not Group([Training(data, named("none"), long, 0, CPU)], fuse=False).fuse
 
 
-def test_a_step_is_recorded_on_the_gpu_of_its_network(data, tiny, monkeypatch):
+def test_a_step_is_captured_on_the_gpu_of_its_network(data, tiny, monkeypatch):
     """Streams and graphs are those of the current GPU, which is the first one unless someone says so."""
     current = [torch.device("cuda", 0)]
 
@@ -342,10 +342,10 @@ def test_a_step_is_recorded_on_the_gpu_of_its_network(data, tiny, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device", device)
     monkeypatch.setattr(trainer_module, "network_draws", lambda seed, place: nullcontext())
-    monkeypatch.setattr(trainer_module, "Captured", lambda group: current[-1])
+    monkeypatch.setattr(trainer_module, "CapturedGroup", lambda group: current[-1])
     group = Group([Training(data, named("none"), tiny, 0, CPU)])
     group.device = torch.device("cuda", 1)
-    group.record()
+    group.capture()
     assert group.step == torch.device("cuda", 1)
     assert len(current) == 1
 
@@ -353,21 +353,21 @@ def test_a_step_is_recorded_on_the_gpu_of_its_network(data, tiny, monkeypatch):
 @pytest.mark.gpu
 def test_on_a_gpu_only_the_run_that_diverges_is_lost(data, held_out, tiny):
     recipe = replace(tiny, network="wrn-10-1", epochs=5, precision="float32")
-    jobs = [Job(named("none"), each) for each in (replace(recipe, **WILD), recipe)]
+    jobs = [TrainingRun(named("none"), each) for each in (replace(recipe, **WILD), recipe)]
     lost, kept = train_together(data, held_out, jobs, device="cuda", fuse=False)
     assert isinstance(lost, Diverged)
     assert kept.error == 0
 
 
 def test_a_run_knows_its_share_of_the_time_and_what_calculated_it(data, held_out, tiny, tmp_path, monkeypatch):
-    """Two runs share the first epoch; one of them goes on alone, on other kernels, for two more."""
+    """Two runs share the first epoch; one of them continues alone, on other kernels, for two more."""
     ticks = itertools.count()  # every look at the clock is a second later: so long is an epoch
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)), time=time.time)
     monkeypatch.setattr(trainer_module, "time", clock)
-    jobs = [Job(named("none"), replace(tiny, epochs=3), seed, tmp_path / f"{seed}.pt") for seed in (0, 1)]
+    jobs = [TrainingRun(named("none"), replace(tiny, epochs=3), seed, tmp_path / f"{seed}.pt") for seed in (0, 1)]
     with pytest.raises(OutOfTime):
         train_together(data, held_out, jobs, device="cpu", until=lambda: 0.0)
-    monkeypatch.setattr(Group, "record", lambda group: setattr(group, "kernels", "compiled"))
+    monkeypatch.setattr(Group, "capture", lambda group: setattr(group, "kernels", "compiled"))
     (found,) = train_together(data, held_out, jobs[:1], device="cpu")
     assert (found.seconds, found.share_seconds, found.together) == (3.0, 2.5, 1)
     assert found.kernels == "plain and compiled"
@@ -378,20 +378,20 @@ def test_nothing_in_a_checkpoint_is_executed(data, held_out, tiny, tmp_path):
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "executed"),)
 
-    torch.save({"network": Evil()}, tmp_path / "cell.pt")
-    with pytest.raises(RunError, match=r"cell\.pt.*could not be read.*remove it"):
-        run(data, held_out, tiny, checkpoint=tmp_path / "cell.pt")
+    torch.save({"network": Evil()}, tmp_path / "run.pt")
+    with pytest.raises(RunError, match=r"run\.pt.*could not be read.*remove it"):
+        run(data, held_out, tiny, checkpoint=tmp_path / "run.pt")
     assert not (tmp_path / "executed").exists()
 
 
 def test_a_checkpoint_of_another_network_is_refused(data, held_out, tiny, tmp_path):
     with pytest.raises(OutOfTime):
-        run(data, held_out, tiny, checkpoint=tmp_path / "cell.pt", until=lambda: 0.0)
+        run(data, held_out, tiny, checkpoint=tmp_path / "run.pt", until=lambda: 0.0)
     with pytest.raises(RunError, match="is of another run: remove it"):
-        run(data, held_out, replace(tiny, network="wrn-10-1"), checkpoint=tmp_path / "cell.pt")
-    (tmp_path / "cell.pt").write_bytes((tmp_path / "cell.pt").read_bytes()[:500])
+        run(data, held_out, replace(tiny, network="wrn-10-1"), checkpoint=tmp_path / "run.pt")
+    (tmp_path / "run.pt").write_bytes((tmp_path / "run.pt").read_bytes()[:500])
     with pytest.raises(RunError, match="is no checkpoint, or a damaged one"):
-        run(data, held_out, tiny, checkpoint=tmp_path / "cell.pt")
+        run(data, held_out, tiny, checkpoint=tmp_path / "run.pt")
 
 
 def test_mistakes(data, held_out, tiny):
@@ -413,13 +413,13 @@ def test_on_a_gpu_a_network_that_draws_leaves_the_callers_generators_alone(data,
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("fuse", [False, True])
-def test_on_a_gpu_the_recorded_step_learns_the_same(data, held_out, tiny, fuse):
+def test_on_a_gpu_the_captured_step_learns_the_same(data, held_out, tiny, fuse):
     recipe = replace(tiny, network="wrn-10-1", epochs=5, precision="float32")
-    recorded, plain = (Group([Training(data, named("none"), recipe, 0, torch.device("cuda"))], fuse) for _ in range(2))
-    recorded.record()
-    for group in (recorded, plain):
+    captured, plain = (Group([Training(data, named("none"), recipe, 0, torch.device("cuda"))], fuse) for _ in range(2))
+    captured.capture()
+    for group in (captured, plain):
         for _ in range(recipe.epochs):
             group.one_epoch()
         (training,) = group.members
         assert training.measure(held_out).error == 0
-    assert recorded.members[0].loss == pytest.approx(plain.members[0].loss, rel=0.05)
+    assert captured.members[0].loss == pytest.approx(plain.members[0].loss, rel=0.05)

@@ -10,18 +10,18 @@ import pytest
 import torch
 from PIL import Image
 
+from fasteraa.api import compare
 from fasteraa.data import ImageSet, load
+from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import DataError
-from fasteraa.evaluate import arena as arena_module
-from fasteraa.train.split import fits_memory, open_arena
-from fasteraa.comparison.compare import compare
-from fasteraa.train.device_batches import DeviceFeed
-from fasteraa.data.lazy_set import LazyImageSet
-from fasteraa.train.worker_batches import LoaderFeed, make_feed, plain_batches
-from fasteraa.train.trainer import train
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
+from fasteraa.train import split as split_module
+from fasteraa.train.device_batches import DeviceFeed
+from fasteraa.train.split import fits_memory, open_split
+from fasteraa.train.trainer import train
+from fasteraa.train.worker_batches import LoaderFeed, make_feed, plain_batches
 
 CPU = torch.device("cpu")
 
@@ -132,26 +132,26 @@ def test_processes_that_read_end_with_the_training(folder, tiny, monkeypatch):
         gc.enable()
 
 
-def test_what_fits_is_decoded_and_what_does_not_is_listed(folder, tiny, tmp_path, monkeypatch):
-    arena = open_arena(folder, tmp_path / "a", device="cpu", size=16)
-    assert isinstance(arena.data, ImageSet)
-    assert isinstance(make_feed(arena.data, named("none"), tiny, 0, CPU), DeviceFeed)
+def test_what_fits_is_decoded_and_what_does_not_is_listed(folder, tiny, monkeypatch):
+    split = open_split(folder, size=16)
+    assert isinstance(split.train, ImageSet)
+    assert isinstance(make_feed(split.train, named("none"), tiny, 0, CPU), DeviceFeed)
     need = 32 * 3 * 16 * 16  # 24 + 8 images
-    monkeypatch.setattr(arena_module, "_memory", lambda: 2 * need)
-    assert isinstance(open_arena(folder, tmp_path / "a", device="cpu", size=16).data, ImageSet)
-    monkeypatch.setattr(arena_module, "_memory", lambda: 2 * need - 2)
+    monkeypatch.setattr(split_module, "_memory", lambda: 2 * need)
+    assert isinstance(open_split(folder, size=16).train, ImageSet)
+    monkeypatch.setattr(split_module, "_memory", lambda: 2 * need - 2)
     assert not fits_memory(32, (16, 16))
-    large = open_arena(folder, tmp_path / "a", device="cpu", size=16)
-    assert isinstance(large.data, LazyImageSet)
+    large = open_split(folder, size=16)
+    assert isinstance(large.train, LazyImageSet)
     assert isinstance(large.held_out, LazyImageSet)
-    assert isinstance(make_feed(large.data, named("none"), tiny, 0, CPU), LoaderFeed)
-    assert isinstance(open_arena(folder, tmp_path / "a", device="cpu", size=16, subset=8).data, ImageSet)
-    part = open_arena(folder / "train", tmp_path / "a", device="cpu", size=24)
-    assert (len(part.data), len(part.held_out), part.held_out_from) == (19, 5, "20.8% of the training images")
+    assert isinstance(make_feed(large.train, named("none"), tiny, 0, CPU), LoaderFeed)
+    assert isinstance(open_split(folder, size=16, subset=8).train, ImageSet)
+    part = open_split(folder / "train", size=24)
+    assert (len(part.train), len(part.held_out), part.name) == (19, 5, "20.8% of the training images")
 
 
 def test_compare_on_listed_images(folder, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(arena_module, "_memory", lambda: 100)
+    monkeypatch.setattr(split_module, "_memory", lambda: 100)
     monkeypatch.setattr("fasteraa.train.worker_batches.worker_count", lambda: 0)
     recipe = replace(tiny, epochs=1, batch_size=8, crop_kind="resized")
     said = []

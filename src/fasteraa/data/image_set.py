@@ -90,9 +90,8 @@ class ImageSet:
         height, width = self.size
         scale = side / min(height, width)
         size = [max(1, round(scale * height)), max(1, round(scale * width))]
-        images = torch.cat(
-            [F.interpolate(part, size, mode="bilinear", antialias=True) for part in self.images.split(256)]
-        )
+        parts = torch.split(self.images, 256)
+        images = torch.cat([F.interpolate(part, size, mode="bilinear", antialias=True) for part in parts])
         masks = None if self.masks is None else F.interpolate(self.masks[:, None], size, mode="nearest")[:, 0]
         mark = fingerprint(images, self.labels, self.classes, masks)
         return replace(self, images=images.contiguous(), masks=masks, fingerprint=mark)

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from fasteraa.comparison.per_op import PerOp
 from fasteraa.comparison.table import Comparison, Row, is_yardstick
 from fasteraa.errors import FasterAAError, RunError, reason
 from fasteraa.policy.describe import describe_sub_policy
+from fasteraa.report.svg import Scale, bar, dot, drawing, error_bar, short, text, x_axis
 from fasteraa.runtime.files import write_atomic
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import twice_words
@@ -220,66 +220,28 @@ def _estimate(found: dict[str, Any]) -> Estimate:
 _WIDTH, _LEFT, _RIGHT, _LINE, _TOP = 760, 210, 90, 28, 16
 
 
-def to_svg(comparison: Comparison) -> str:
-    """A line per policy: a dot per seed, the mean and its interval; lower is better."""
+def to_svg(comparison: Comparison, kind: str | None = None) -> str:
+    """A line per policy: a dot per seed, the mean and its interval; lower is better. `kind` as in `svg.drawing`."""
     rows = sorted(comparison.rows, key=lambda row: row.error.mean)
     if not rows:
-        return '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>\n'
-    low, high = _range(rows)
-    height = _TOP + _LINE * len(rows) + 40
-
-    def x(value: float) -> float:
-        inside = min(max((value - low) / (high - low), 0), 1)
-        return round(_LEFT + inside * (_WIDTH - _LEFT - _RIGHT), 1)
-
-    marks = []
-    for tick in ticks(low, high):
-        marks.append(f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{height - 34}"/>')
-        marks.append(f'<text class="tick" x="{x(tick)}" y="{height - 18}">{tick:g}</text>')
+        return drawing(_WIDTH, 40, [text(20, 24, "No run has an error.")], "errors by policy", kind)
+    errors = [error for row in rows for error in row.errors.values()]
+    x = Scale.around(errors, _LEFT, _WIDTH - _RIGHT, room=0.15)
+    bottom = _TOP + _LINE * len(rows) + 6
+    marks = x_axis(x, _TOP, bottom)
     for number, row in enumerate(rows):
-        marks += _line(row, _TOP + _LINE * number + _LINE / 2, x)
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    marks.append(f'<text class="tick" x="{middle}" y="{height - 3}">error %, {escape(comparison.data)}</text>')
-    style = (
-        "text{font:13px sans-serif;fill:#222}.tick{text-anchor:middle;fill:#666;font-size:12px}"
-        ".name{text-anchor:end}.grid{stroke:#ddd}.bar{stroke:#2b6cb0;stroke-width:3}.dot{fill:#2b6cb0;opacity:.45}"
-        ".mean{fill:#1a365d}"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
-        f'role="img" aria-label="errors by policy"><style>{style}</style><rect width="100%" height="100%" fill="#fff"/>'
-        + "".join(marks)
-        + "</svg>\n"
-    )
+        marks += _row_marks(row, x, _TOP + _LINE * (number + 0.5))
+    marks.append(text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 31, f"error %, {comparison.data}", "tick"))
+    return drawing(_WIDTH, bottom + 34, marks, "errors by policy", kind)
 
 
-def _line(row: Row, y: float, x: Any) -> list[str]:
-    marks = [f'<text class="name" x="{_LEFT - 12}" y="{y + 4}">{escape(short(row.label))}</text>']
+def _row_marks(row: Row, x: Scale, y: float) -> list[str]:
+    marks = [text(_LEFT - 12, y + 4, short(row.label), "name")]
     if math.isfinite(row.error.half):
-        ends = x(row.error.mean - row.error.half), x(row.error.mean + row.error.half)
-        marks.append(f'<line class="bar" x1="{ends[0]}" x2="{ends[1]}" y1="{y}" y2="{y}"/>')
-    marks += [f'<circle class="dot" cx="{x(error)}" cy="{y}" r="4"/>' for error in row.errors.values()]
-    marks.append(f'<rect class="mean" x="{x(row.error.mean) - 1.5}" y="{y - 8}" width="3" height="16"/>')
-    marks.append(f'<text x="{_WIDTH - _RIGHT + 12}" y="{y + 4}">{row.error.mean:.2f}</text>')
-    return marks
-
-
-def short(label: str, most: int = 28) -> str:
-    return label if len(label) <= most else "..." + label[3 - most :]
-
-
-def _range(rows: Sequence[Row]) -> tuple[float, float]:
-    values = [error for row in rows for error in row.errors.values()]
-    spread = max(max(values) - min(values), 0.5)
-    return max(min(values) - 0.15 * spread, 0), max(values) + 0.15 * spread
-
-
-def ticks(low: float, high: float) -> list[float]:
-    exponent = math.floor(math.log10((high - low) / 4))
-    step = 10**exponent
-    step *= next(m for m in (1, 2, 5, 10) if (high - low) / (m * step) <= 7)
-    first = math.ceil(low / step)
-    return [round(number * step, max(6, -exponent)) for number in range(first, math.floor(high / step) + 1)]
+        marks.append(error_bar(x, y, row.error.mean - row.error.half, row.error.mean + row.error.half))
+    marks += [dot(x(error), y, kind="dot faint") for error in row.errors.values()]
+    marks.append(bar(x(row.error.mean) - 1.5, y - 8, 3, 16, "mean"))
+    return [*marks, text(_WIDTH - _RIGHT + 12, y + 4, f"{row.error.mean:.2f}")]
 
 
 # --- what hurts ------------------------------------------------------------------------------------------------------

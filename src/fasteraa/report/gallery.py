@@ -51,17 +51,16 @@ def images_of(
     return data.images if data.masks is not None else data.images[alternating(data.labels)]
 
 
-def strips(images: Tensor, policy: Policy | None, found: Policy | None, seed: int = 0) -> list[Strip]:
+def strips(images: Tensor, policy: Policy | None, seed: int = 0) -> list[Strip]:
     """Originals, what training will see, and each sub-policy alone."""
     generator = torch.Generator().manual_seed(seed)
     rows = [_strip("Originals", "", images[:COLUMNS])]
     if policy is not None:
         rows.append(_strip("As training sees them", f"The policy {policy.name}", policy(images, generator)[:COLUMNS]))
-    if found is not None:
-        subs = sorted(enumerate(found.sub_policies, 1), key=lambda pair: -pair[1].weight)[:MOST_ROWS]
+        subs = sorted(enumerate(policy.sub_policies, 1), key=lambda pair: -pair[1].weight)[:MOST_ROWS]
         for number, sub in subs:
-            shown = augmented(found, sub, images, COLUMNS, generator)
-            rows.append(_strip(f"Sub-policy {number}", describe_sub_policy(found, sub), shown))
+            shown = augmented(policy, sub, images, COLUMNS, generator)
+            rows.append(_strip(f"Sub-policy {number}", describe_sub_policy(policy, sub), shown))
     return rows
 
 

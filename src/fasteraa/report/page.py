@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -22,20 +22,32 @@ from torch import Tensor
 from fasteraa._version import __version__
 from fasteraa.ops import OPS
 from fasteraa.policy.describe import describe_choice, describe_sub_policy, strength_words
+from fasteraa.policy.named import is_name, named
 from fasteraa.policy.policy import Choice, Policy
-from fasteraa.report.charts import Series, chart, spark
+from fasteraa.report.charts import Series, chart, row_bar, spark
 from fasteraa.report.comparison import COLUMNS, caption, sentence, table_rows, to_svg
 from fasteraa.report.gallery import Strip, data_uri, images_of, strips
-from fasteraa.report.run_record import EARLY, FINISHED, METRICS, RACING, SEARCHING, RunRecord, read_run
+from fasteraa.report.run_record import (
+    COMPARE,
+    COMPARING,
+    EARLY,
+    FINISHED,
+    METRICS,
+    RACE,
+    RACING,
+    SEARCHING,
+    RunRecord,
+    read_run,
+)
 from fasteraa.report.summary import changes
-from fasteraa.runtime.files import write_atomic
+from fasteraa.runtime.files import as_file_name, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 
 STATES = {
-    SEARCHING: "The search is under way, or was stopped",
-    RACING: "The search has ended; how much of the policy to apply is being measured, or that was stopped",
+    SEARCHING: "The gradient search is under way, or was stopped",
+    RACING: "The race is under way, or was stopped",
+    COMPARING: "The comparison is under way, or was stopped",
     EARLY: "The search ended early",
-    FINISHED: "The search is finished",
 }
 
 
@@ -48,13 +60,13 @@ class Options:
     data_root: Path | None = None
     _images: dict[Any, Tensor | None] = field(default_factory=dict)
 
-    def images(self, story: RunRecord) -> Tensor | None:
+    def images(self, run: RunRecord) -> Tensor | None:
         """Read once, however often the page is made."""
-        facts = provenance(story)
+        facts = provenance(run)
         name, size, seed = dig(facts, "data", "name"), dig(facts, "data", "size"), 0
-        if story.config is not None:
-            seed = story.config.seed
-            size = size if story.config.size else None  # a CPU searches on smaller ones than one likes to look at
+        if run.config is not None:
+            seed = run.config.seed
+            size = size if run.config.size else None  # a CPU searches on smaller ones than one likes to look at
         sides = (
             (size[0], size[1])
             if isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)
@@ -74,11 +86,11 @@ def write_report(run: Path, out: Path, options: Options | None = None) -> None:
 
 
 def make_page(run: Path, options: Options, live: bool = False) -> str:
-    story = read_run(run, options.comparison)
+    record = read_run(run, options.comparison)
     script = _part("page.js")
     template = _environment().from_string(_part("page.html"))
     return template.render(
-        view(story, options),
+        view(record, options),
         live=live,
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -94,44 +106,87 @@ def _part(name: str) -> str:
     return files("fasteraa.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def view(story: RunRecord, options: Options) -> dict[str, Any]:
+# section -> what the menu calls it; the answer comes first
+_SECTIONS = {
+    "result": "Result",
+    "policy": "Policy",
+    "gallery": "Gallery",
+    "heat": "Heat map",
+    "curves": "Curves",
+    "operations": "Operations",
+    "comparison": "Comparison",
+    "per-op": "Per operation",
+    "about": "About the run",
+    "repeat": "Repeat",
+    "use": "Use",
+}
+_OF_GRADIENT_SEARCH = ("curves", "operations")
+_OF_COMPARISON = ("comparison", "per-op")
+
+
+def view(run: RunRecord, options: Options) -> dict[str, Any]:
     """Everything the template shows."""
-    facts = provenance(story)
-    found, policy = story.found, story.policy
-    images = options.images(story)
+    facts = provenance(run)
+    shown = run.gradient or run.policy
     return {
-        "title": f"Augmentation for {dig(facts, 'data', 'name') or story.folder.resolve().name}",
+        "title": _title(run, facts),
         "version": __version__,
-        "state": STATES[story.state],
-        "unfinished": story.state in (SEARCHING, RACING),
-        "done": len(story.metrics),
-        "planned": story.planned,
-        "facts": list(_facts(story, facts)),
+        "state": _state_words(run),
+        "searching": run.state == SEARCHING,
+        "sections": _sections(run),
+        "done": len(run.metrics),
+        "planned": run.planned,
+        "facts": list(_facts(run, facts)),
         "masks": with_masks(facts),
-        "policy": policy,
-        "policy_words": _words(policy),
-        "strength": strength_words(policy) if policy is not None else [],
-        "replaced": policy is not None and found is not None and policy.sub_policies != found.sub_policies,
-        "calibration": _calibration(facts),
-        "charts": _charts(story),
-        "metrics": story.metrics,
+        "policy": run.policy,
+        "policy_words": _words(run.policy),
+        "strength": strength_words(run.policy) if run.policy is not None else [],
+        "race": _race(run, facts),
+        "charts": _charts(run),
+        "metrics": run.metrics,
         "metric_names": METRICS,
-        "heat": _heat(story.start, found),
-        "masses": _masses(story),
-        "gallery": _gallery(images, policy, found),
-        "preview": None if story.preview is None else data_uri(story.preview, "image/png"),
-        "comparison": _comparison(story),
-        "harm": [] if story.harm is None else list(blocks(story.harm)),
-        "config": story.config_text,
-        "command": _command(story, facts),
-        "code": _code_for_masks(story) if with_masks(facts) else _code(story),
+        "heat": _heat(run.start, shown),
+        "heat_is_gradient": run.gradient is not None,
+        "masses": _masses(run),
+        "gallery": _gallery(None if run.kind == COMPARE else options.images(run), run.policy or run.gradient),
+        "preview": None if run.preview is None else data_uri(run.preview, "image/png"),
+        "comparison": _comparison(run),
+        "per_op": [] if run.per_op is None else list(blocks(run.per_op)),
+        "setup": run.setup,
+        "command": _command(run, facts),
+        "code": _code_for_masks(run) if with_masks(facts) else _code(run),
     }
 
 
-def provenance(story: RunRecord) -> dict[str, Any]:
-    """Where the policy says it comes from; before there is one, what its start tells."""
-    told = story.policy or story.start
-    return {} if told is None else dict(told.provenance)
+def _title(run: RunRecord, facts: dict[str, Any]) -> str:
+    if run.kind == COMPARE:
+        return f"Comparison on {run.comparison.data if run.comparison else run.folder.resolve().name}"
+    return f"Augmentation for {dig(facts, 'data', 'name') or run.folder.resolve().name}"
+
+
+def _state_words(run: RunRecord) -> str:
+    if run.state == FINISHED:
+        return f"The {'comparison' if run.kind == COMPARE else run.kind} is finished."
+    words = STATES[run.state]
+    if run.state == SEARCHING:
+        words += f": {len(run.metrics)} of {run.planned} epochs"
+    if run.state == RACING:
+        words += f": {run.trainings} training{'s' * (run.trainings != 1)} finished"
+    return f"{words}."
+
+
+def _sections(run: RunRecord) -> dict[str, str]:
+    """Without those that a folder of this kind never fills."""
+    if run.kind == COMPARE:
+        return {name: _SECTIONS[name] for name in _OF_COMPARISON}
+    left_out = () if run.setup.gradient else _OF_GRADIENT_SEARCH
+    return {name: words for name, words in _SECTIONS.items() if name not in left_out}
+
+
+def provenance(run: RunRecord) -> dict[str, Any]:
+    """Where the policy comes from, as its file says; before there is one, what is known of its start."""
+    known = (each.provenance for each in (run.policy, run.gradient, run.start) if each is not None)
+    return dict(next(filter(None, known), {}))
 
 
 def with_masks(facts: dict[str, Any]) -> bool:
@@ -156,28 +211,52 @@ def duration(seconds: Any) -> str | None:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _facts(story: RunRecord, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
+def _facts(run: RunRecord, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
     data, size = dig(facts, "data"), dig(facts, "data", "size")
     if dig(data, "name") is not None:
         sides = f" at {size[0]} x {size[1]} pixels" if isinstance(size, list) and len(size) == 2 else ""
         marked = "with masks of" if with_masks(facts) else "of"
         what = f"{dig(data, 'images')} images {marked} {dig(data, 'classes')} classes{sides}"
-        yield "Searched on", f"{data['name']}: {what}"
-        yield "Fingerprint of the data", str(dig(data, "fingerprint"))[:16]
-    seconds = facts.get("seconds", story.metrics[-1].get("seconds") if story.metrics else None)
-    epochs = f"{len(story.metrics)} of {story.planned} epochs"
-    yield "Time of the search", f"{duration(seconds) or 'unknown'}, {epochs}"
-    for label, key in (("Device", "device"), ("Critic's network", "backbone"), ("Method", "method")):
-        if facts.get(key) is not None:
-            yield label, str(facts[key])
+        yield "Images", f"{data['name']}: {what}"
+    if run.setup.methods:
+        yield "Methods", ", ".join(run.setup.methods)
+    if run.setup.gradient:
+        seconds = facts.get("seconds", run.metrics[-1].get("seconds") if run.metrics else None)
+        epochs = f"{len(run.metrics)} of {run.planned} epochs"
+        yield "Gradient search", f"{duration(seconds) or 'unknown time'}, {epochs}"
+        if facts.get("backbone") is not None:
+            yield "Critic's network", str(facts["backbone"])
+    if (race := _race_words(race_of(facts))) is not None:
+        yield "Race", race
+    if facts.get("device") is not None:
+        yield "Device", str(facts["device"])
     if isinstance(facts.get("peak_memory_mib"), int):
         yield "Peak GPU memory", f"{facts['peak_memory_mib']} MiB"
+    if run.policy is not None:
+        yield "Policy", f"{run.policy.name} ({run.policy.hash[:19]})"
+    if dig(data, "fingerprint") is not None:
+        yield "Fingerprint of the images", str(data["fingerprint"])[:16]
     versions = facts.get("versions")
     if isinstance(versions, dict):
         yield "Versions", ", ".join(f"{name} {number}" for name, number in versions.items())
-    if story.policy is not None:
-        yield "Policy", f"{story.policy.name} ({story.policy.hash[:19]})"
-    yield "Run folder", str(story.folder)
+    yield "Run folder", str(run.folder)
+
+
+def race_of(facts: dict[str, Any]) -> Any:
+    """What the race left in the policy; version 0.1 called it otherwise."""
+    return facts.get("race", facts.get("calibration"))
+
+
+def _race_words(race: Any) -> str | None:
+    """`1 min 20 s, 24 trainings of up to 60 epochs of small, 3 folds`, as far as it is known."""
+    table = dig(race, "table")
+    if not isinstance(table, list):
+        return None
+    count = sum(len(_numbers(dig(row, "errors"))) for row in table)
+    epochs, folds = dig(race, "epochs"), dig(race, "folds")
+    length = f" of up to {epochs} epochs of {dig(race, 'network')}" if isinstance(epochs, int) else ""
+    parts = [duration(dig(race, "seconds")), f"{count} training{'s' * (count != 1)}{length}"]
+    return ", ".join([part for part in parts if part] + ([f"{folds} folds"] if isinstance(folds, int) else []))
 
 
 def _words(policy: Policy | None) -> list[str]:
@@ -202,11 +281,11 @@ _CHARTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 )
 
 
-def _charts(story: RunRecord) -> list[dict[str, Any]]:
+def _charts(run: RunRecord) -> list[dict[str, Any]]:
     shown = []
     for title, about, lines in _CHARTS:
         series: list[Series] = [
-            (label, [(number, row[key]) for number, row in enumerate(story.metrics, 1) if key in row])
+            (label, [(number, row[key]) for number, row in enumerate(run.metrics, 1) if key in row])
             for key, label in lines
         ]
         svg = chart(f"{title} by epoch", series)
@@ -216,13 +295,13 @@ def _charts(story: RunRecord) -> list[dict[str, Any]]:
     return shown
 
 
-def _masses(story: RunRecord) -> list[dict[str, Any]]:
+def _masses(run: RunRecord) -> list[dict[str, Any]]:
     """A row per operation, from the one that gained most to the one that lost most."""
-    if story.masses:
-        pairs = [(op, path[0], path[-1], path) for op, path in story.masses.items()]
+    if run.masses:
+        pairs = [(op, path[0], path[-1], path) for op, path in run.masses.items()]
         pairs.sort(key=lambda row: row[1] - row[2])
-    elif story.start is not None and story.found is not None:
-        pairs = [(op, before, after, ()) for op, before, after in changes(story.start, story.found)]
+    elif run.start is not None and run.gradient is not None:
+        pairs = [(op, before, after, ()) for op, before, after in changes(run.start, run.gradient)]
     else:
         return []
     most = max((value for *_, path in pairs for value in path), default=0.0)
@@ -254,11 +333,11 @@ MEASURES = {
 }
 
 
-def _heat(start: Policy | None, found: Policy | None) -> dict[str, Any] | None:
+def _heat(start: Policy | None, end: Policy | None) -> dict[str, Any] | None:
     """Operations by stages of sub-policies, before and after."""
-    if found is None:
+    if end is None:
         return None
-    sides = {"after": found} if start is None else {"before": start, "after": found}
+    sides = {"after": end} if start is None else {"before": start, "after": end}
     grids = {side: _grid(policy) for side, policy in sides.items()}
     columns = sorted({place for grid in grids.values() for place, _ in grid})
     named = {op for grid in grids.values() for _, op in grid}
@@ -316,31 +395,53 @@ def _cell(policy: Policy, same: Sequence[Choice], total: float) -> _Cell:
 # --- what was measured -----------------------------------------------------------------------------------------
 
 
-def _calibration(facts: dict[str, Any]) -> dict[str, Any] | None:
-    """The table that calibration left in the policy, if it is one."""
-    table = dig(facts, "calibration", "table")
-    if not isinstance(table, list):
-        return None
-    rows = []
-    for row in table:
-        if errors := _numbers(dig(row, "errors")):
-            loss, diverged, held = dig(row, "training_loss"), dig(row, "diverged"), _numbers(dig(row, "losses"))
-            rows.append(
-                {
-                    "label": str(dig(row, "candidate")),
-                    "error": sum(errors) / len(errors),
-                    "trainings": len(errors),
-                    "held_back_loss": f"{sum(held) / len(held):.3f}" if held else "",
-                    "loss": str(diverged) if diverged else f"{loss:.2f}" if type(loss) in (int, float) else "",
-                    "chosen": dig(row, "candidate") == dig(facts, "calibration", "chosen"),
-                }
-            )
-    told = dig(facts, "calibration", "sentence")
+def _race(run: RunRecord, facts: dict[str, Any]) -> dict[str, Any]:
+    """The recommendation, and the table that the race left in the policy, if it is one."""
+    race = race_of(facts)
+    table = dig(race, "table")
+    rows = (
+        [_race_row(row, race, run) for row in table if _numbers(dig(row, "errors"))] if isinstance(table, list) else []
+    )
+    widest = max((row["error"] for row in rows), default=0.0)
+    most = max((row["trainings"] for row in rows), default=0)
+    for row in rows:
+        row |= {"bar": row_bar(row["error"], widest), "eliminated": row["trainings"] < most}
+    raced = {row["label"] for row in rows}
+    proposed = run.result.get("candidates")
+    sentence = dig(race, "sentence") or run.result.get("recommendation")
     return {
+        "sentence": str(sentence) if sentence is not None else "",
         "rows": rows,
-        "sentence": str(told) if told is not None else "",
-        "effects": _effects(dig(facts, "calibration", "effects", "of")),
+        "differences": any(row["against_none"] for row in rows),
+        "not_raced": [label for label in proposed if label not in raced] if rows and isinstance(proposed, dict) else [],
+        "effects": _effects(dig(race, "effects", "of")),
     }
+
+
+def _race_row(row: Any, race: Any, run: RunRecord) -> dict[str, Any]:
+    errors, losses = _numbers(dig(row, "errors")), _numbers(dig(row, "losses"))
+    train_loss, failed = dig(row, "training_loss"), dig(row, "failed") or dig(row, "diverged")
+    label = str(dig(row, "candidate"))
+    return {
+        "label": label,
+        "chosen": dig(row, "candidate") == dig(race, "chosen"),
+        "error": sum(errors) / len(errors),
+        "against_none": _against_none(run.result, label),
+        "loss": f"{sum(losses) / len(losses):.3f}" if losses else "",
+        "trainings": len(errors),
+        "train_loss": f"{train_loss:.2f}" if type(train_loss) in (int, float) else "",
+        "failed": str(failed) if failed else "",
+    }
+
+
+def _against_none(result: Mapping[str, Any], label: str) -> str:
+    """`-2.5 ± 0.8`; of one training there is no interval."""
+    table = result.get("table")
+    row = next((row for row in table if dig(row, "label") == label), None) if isinstance(table, list) else None
+    mean, half = dig(row, "against_none", "mean"), dig(row, "against_none", "half")
+    if not _numbers([mean]):
+        return ""
+    return f"{mean:+.1f}" + (f" ± {half:.1f}" if _numbers([half]) else "")
 
 
 def _numbers(values: Any) -> list[float]:
@@ -350,28 +451,26 @@ def _numbers(values: Any) -> list[float]:
 
 def _effects(of: Any) -> list[tuple[str, float, float]]:
     """What helps first: operation, change of the loss in %, two standard errors of it."""
-    found = []
-    for op, pair in of.items() if isinstance(of, dict) else ():
-        if len(_numbers(pair)) == 2:
-            found.append((str(op), float(pair[0]), 2 * float(pair[1])))
-    return sorted(found, key=lambda each: each[1])
+    pairs = of.items() if isinstance(of, dict) else ()
+    rows = [(str(op), float(pair[0]), 2 * float(pair[1])) for op, pair in pairs if len(_numbers(pair)) == 2]
+    return sorted(rows, key=lambda row: row[1])
 
 
-def _comparison(story: RunRecord) -> dict[str, Any] | None:
-    found = story.comparison
-    if found is None:
+def _comparison(run: RunRecord) -> dict[str, Any] | None:
+    table = run.comparison
+    if table is None:
         return None
     return {
         "columns": COLUMNS,
-        "rows": table_rows(found),
-        "caption": caption(found),
-        "sentence": sentence(found),
-        "picture": data_uri(to_svg(found).encode(), "image/svg+xml"),
+        "rows": table_rows(table),
+        "caption": caption(table),
+        "sentence": sentence(table),
+        "picture": Markup(to_svg(table, "errors")),
     }
 
 
 def blocks(markdown: str) -> Iterable[dict[str, Any]]:
-    """The paragraphs and tables that `harm_markdown` writes."""
+    """The paragraphs and tables that `per_op_markdown` writes."""
     for part in re.split(r"\n\s*\n", markdown.strip()):
         lines = part.splitlines()
         if len(lines) > 1 and all(line.startswith("|") for line in lines):
@@ -382,39 +481,47 @@ def blocks(markdown: str) -> Iterable[dict[str, Any]]:
             yield {"text": " ".join(lines)}
 
 
-def _gallery(images: Tensor | None, policy: Policy | None, found: Policy | None) -> list[Strip]:
-    return [] if images is None else strips(images, policy, found)
+def _gallery(images: Tensor | None, policy: Policy | None) -> list[Strip]:
+    return [] if images is None else strips(images, policy)
 
 
 # --- doing it again, and using it ------------------------------------------------------------------------------
 
 
-_FLAGS = ("device", "no-calibrate", "calibrate-minutes", "calibrate-network", "calibrate-epochs")
-
-
-def _command(story: RunRecord, facts: dict[str, Any]) -> str:
-    """With the source as it was given; a run from Python may have had an object that only has a name."""
-    known = story.asked_for
-    name = dig(facts, "data", "name")
+def _command(run: RunRecord, facts: dict[str, Any]) -> str:
+    """With the source as it was given, and the rest from config.toml; a run from Python may have had an object that
+    only has a name.
+    """
+    known, name = run.asked_for, dig(facts, "data", "name")
     source = known.get("source", None if name == "sample" else name)
-    words = ["fasteraa search"] if source is None else ["fasteraa search", _quoted(str(source))]
-    if (root := known.get("data_root")) is not None:
-        words += ["--data-root", _quoted(root)]
-    if story.config is not None:
-        words += ["--config", _quoted(str(RunFolder(story.folder).config))]
-    for flag in _FLAGS:
+    words = ["fasteraa", run.kind, *([] if source is None else [_quoted(str(source))])]
+    if run.kind == RACE:
+        words += ["--policies", _quoted(",".join(_raced_policies(run)))]
+    if run.config is not None and not run.setup.old:
+        words += ["--config", _quoted(str(RunFolder(run.folder).config))]
+    for flag in ("data_root", "device", "minutes"):
         if (value := known.get(flag)) is not None:
-            words += [f"--{flag}", *([_quoted(value)] if value else [])]
+            words += [f"--{flag.replace('_', '-')}", _quoted(value)]
     return " ".join([*words, "--out runs/again"])
+
+
+def _raced_policies(run: RunRecord) -> list[str]:
+    """By name where there is one, else by their files in the run folder."""
+    folder, given = RunFolder(run.folder).candidates, run.result.get("candidates")
+    labels = given if isinstance(given, dict) else {}
+    return [
+        label if is_name(label) and named(label).hash == value else f"{label}={folder / as_file_name(label)}.json"
+        for label, value in labels.items()
+    ]
 
 
 def _quoted(text: str) -> str:
     return text if re.fullmatch(r"[\w./:-]+", text) else "'" + text.replace("'", "'\\''") + "'"
 
 
-def _code(story: RunRecord) -> list[tuple[str, str]]:
-    load, pool = _beginning(story)
-    file = str(RunFolder(story.folder).policy)
+def _code(run: RunRecord) -> list[tuple[str, str]]:
+    load, pool = _beginning(run)
+    file = str(RunFolder(run.folder).policy)
     return [
         ("torchvision, or any Dataset of Pillow images", f"{load}transform = policy.transform({', '.join(pool)})"),
         ("Whole batches, on any device", f"{load}batch = policy(batch)  # uint8 (B, 3, H, W)"),
@@ -433,9 +540,9 @@ def _code(story: RunRecord) -> list[tuple[str, str]]:
     ]
 
 
-def _code_for_masks(story: RunRecord) -> list[tuple[str, str]]:
+def _code_for_masks(run: RunRecord) -> list[tuple[str, str]]:
     """Where image and mask share a draw; what comes from outside the image counts for no class."""
-    load, pool = _beginning(story)
+    load, pool = _beginning(run)
     options = ", ".join([*pool, "mask_fill=255"])
     return [
         (
@@ -452,8 +559,8 @@ def _code_for_masks(story: RunRecord) -> list[tuple[str, str]]:
     ]
 
 
-def _beginning(story: RunRecord) -> tuple[str, list[str]]:
+def _beginning(run: RunRecord) -> tuple[str, list[str]]:
     """The lines that load the policy, and what its transforms must be given."""
-    pairs = story.policy is not None and "sample_pairing" in story.policy.ops
-    file = str(RunFolder(story.folder).policy)
+    pairs = run.policy is not None and "sample_pairing" in run.policy.ops
+    file = str(RunFolder(run.folder).policy)
     return f"import fasteraa\n\npolicy = fasteraa.load({file!r})\n", ["pool=train_images"] * pairs

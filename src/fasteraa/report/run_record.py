@@ -1,4 +1,4 @@
-"""What a run folder tells, read for the report. The folder may be of a run that has not ended, or from a stranger."""
+"""What a run folder holds, read for the report. The run may not have ended, and the folder may be a stranger's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fasteraa.comparison.table import Comparison
 from fasteraa.errors import RunError, reason
-from fasteraa.methods.config import SearchConfig, make_config, read_config
+from fasteraa.methods.config import OBJECTIVES, RENAMED, SearchConfig, make_config, read_config, read_tables
 from fasteraa.methods.faster_aa.step import soft_policy
 from fasteraa.ops import select
 from fasteraa.policy.policy import Policy
@@ -23,58 +23,78 @@ from fasteraa.report.comparison import read_comparison
 from fasteraa.runtime.run_folder import RunFolder
 
 METRICS = ("distance", "penalty", "class_loss", "policy_class_loss", "change", "from_start", "seconds")
-SEARCHING, RACING, EARLY, FINISHED = "searching", "racing", "ended early", "finished"
+SEARCH, RACE, COMPARE = "search", "race", "compare"  # the command that made the folder
+SEARCHING, RACING, COMPARING, EARLY, FINISHED = "searching", "racing", "comparing", "ended early", "finished"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What config.toml says."""
+
+    config: SearchConfig | None = None
+    methods: tuple[str, ...] = ()
+    text: str | None = None
+    old: bool = False  # of version 0.1: it is shown, and cannot be given to a command
+
+    @property
+    def gradient(self) -> bool:
+        """Whether there was to be a gradient search; version 0.1 had nothing else."""
+        return not self.methods or "faster-aa" in self.methods
 
 
 @dataclass(frozen=True)
 class RunRecord:
     folder: Path
-    state: str  # one of the four above
-    config: SearchConfig | None
-    config_text: str | None
+    kind: str  # search, race or compare
+    state: str  # one of the five above
+    setup: Setup
     start: Policy | None
-    found: Policy | None  # what the search found; of a run that has not ended, what it has so far
-    policy: Policy | None  # what is to be used, after the race
+    gradient: Policy | None  # of the gradient search; while that runs, what it has so far
+    policy: Policy | None  # what is to be used
+    result: Mapping[str, Any]  # result.json; empty if there is none for this policy
+    trainings: int  # of the race, that are finished
     metrics: tuple[Mapping[str, float], ...]  # an epoch each
-    masses: Mapping[
-        str, tuple[float, ...]
-    ]  # operation -> how often a stage applies it, at the start and epoch by epoch
-    comparison: Comparison | None
-    harm: str | None  # Markdown
-    preview: bytes | None  # PNG
-    asked_for: Mapping[str, str | None]  # source and data_root, as the run was given them; empty if unknown
+    planned: int  # epochs that the gradient search was to take
+    masses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # operation -> how often a stage applies it, at the start and epoch by epoch
+    comparison: Comparison | None = None
+    per_op: str | None = None  # Markdown
+    preview: bytes | None = None  # PNG
+    asked_for: Mapping[str, str | None] = field(default_factory=dict)  # source.json
 
     @property
-    def planned(self) -> int:
-        """Epochs that the run was to take."""
-        return (self.config.epochs if self.config is not None else None) or len(self.metrics)
+    def config(self) -> SearchConfig | None:
+        return self.setup.config
 
 
 def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
     """Missing pieces are left out, damaged ones are an error."""
     folder = RunFolder(path)
     check_is_run(folder)
-    config = make_config(read_config(folder.config)) if folder.config.exists() else None
-    metrics = _metrics(folder.metrics)
-    start, policy, found = (_policy(file) for file in (folder.start, folder.policy, folder.gradient))
-    trajectory = _trajectory(folder, config)
-    if config is not None and trajectory is not None and policy is None:
-        found = soft_policy(config, trajectory[-1]).freeze("what the search has so far")
-    beside = path if comparison is None else comparison
     if comparison is not None and not (comparison / "comparison.json").is_file():
         raise RunError(f"the folder {str(comparison)!r} holds no comparison.json (--comparison): see fasteraa compare")
+    setup, metrics = _setup(folder), _metrics(folder.metrics)
+    start, policy, gradient = _policy(folder.start), _policy(folder.policy), _gradient(folder)
+    table = _comparison(path if comparison is None else comparison)
+    state = _state(folder, setup, policy, gradient, len(metrics), table)
+    trajectory = _trajectory(folder, setup.config)
+    if setup.config is not None and trajectory is not None and (gradient is None or state == SEARCHING):
+        gradient = soft_policy(setup.config, trajectory[-1]).freeze("what the search has so far")
     return RunRecord(
         folder=path,
-        state=_state(folder, policy, len(metrics)),
-        config=config,
-        config_text=_text(folder.config),
+        kind=_kind(folder, setup),
+        state=state,
+        setup=setup,
         start=start,
-        found=found or policy,
+        gradient=gradient,
         policy=policy,
+        result=_result(folder, policy),
+        trainings=_trainings(folder),
         metrics=metrics,
-        masses={} if config is None or trajectory is None else _masses(config, trajectory),
-        comparison=read_comparison(beside / "comparison.json") if (beside / "comparison.json").is_file() else None,
-        harm=_text(beside / "per_op.md"),
+        planned=_planned(setup, start) or len(metrics),
+        masses={} if setup.config is None or trajectory is None else _masses(setup.config, trajectory),
+        comparison=table,
+        per_op=_text((path if comparison is None else comparison) / "per_op.md"),
         preview=_bytes(folder.preview),
         asked_for=folder.asked_for(),
     )
@@ -83,9 +103,10 @@ def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
 def check_is_run(folder: RunFolder) -> None:
     if not folder.path.is_dir():
         raise RunError(f"a report needs the folder of a run, {str(folder.path)!r} is none")
-    if not folder.config.exists() and not folder.policy.exists():
+    if not any(file.exists() for file in (folder.config, folder.policy, folder.path / "comparison.json")):
         raise RunError(
-            f"the folder {str(folder.path)!r} is no run folder: it holds neither config.toml nor policy.json"
+            f"the folder {str(folder.path)!r} is no run folder: it holds no config.toml, no policy.json and no "
+            "comparison.json"
         )
 
 
@@ -93,38 +114,105 @@ def status(path: Path) -> dict[str, Any]:
     """How far the run is, and a word that changes whenever the page would."""
     folder = RunFolder(path)
     check_is_run(folder)
-    done = len(_metrics(folder.metrics))
-    planned = make_config(read_config(folder.config)).epochs if folder.config.exists() else None
-    state = _state(folder, _policy(folder.policy), done)
-    return {"state": state, "epochs": done, "planned": planned or done, "version": version(path)}
+    setup, done = _setup(folder), len(_metrics(folder.metrics))
+    state = _state(folder, setup, _policy(folder.policy), _gradient(folder), done, _comparison(path))
+    planned = _planned(setup, _policy(folder.start)) or done
+    return {"state": state, "epochs": done, "planned": planned, "version": version(path)}
 
 
 def version(path: Path) -> str:
     run = RunFolder(path)
-    files = (run.config, run.metrics, run.checkpoint, run.start, run.policy, run.gradient, run.summary, run.preview)
-    return hashlib.sha256(repr([_stamp(file) for file in files]).encode()).hexdigest()[:16]
+    search = (run.config, run.metrics, run.checkpoint, run.start, run.policy, run.gradient, run.summary, run.preview)
+    beside = (run.result, run.race / "schedule.json", run.race / "runs", path / "comparison.json", path / "per_op.md")
+    return hashlib.sha256(repr([_stamp(file) for file in (*search, *beside)]).encode()).hexdigest()[:16]
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
     try:
-        found = file.stat()
+        known = file.stat()
     except OSError:  # not there, or not any more
         return None
-    return found.st_mtime_ns, found.st_size
+    return known.st_mtime_ns, known.st_size
 
 
-def _state(folder: RunFolder, policy: Policy | None, epochs: int) -> str:
-    """A search writes its policy when it ends, and the summary after the race. One that was resumed has more epochs
-    behind it than the policy of its first part tells.
+# --- what kind of run, and how far it is -----------------------------------------------------------------------
+
+
+def _setup(folder: RunFolder) -> Setup:
+    if not folder.config.exists():
+        return Setup()
+    tables, text = read_tables(folder.config), _text(folder.config)
+    if "run" not in tables:
+        return Setup(make_config(_settings_of_version_01(tables)), (), text, old=True)
+    run = tables["run"]
+    methods = run.get("methods") if isinstance(run, dict) else None
+    known = tuple(map(str, methods)) if isinstance(methods, list) else ()
+    return Setup(make_config(read_config(folder.config)), known, text)
+
+
+def _settings_of_version_01(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """With the names of today, and without what is gone."""
+    given = tables.get("search", tables)
+    settings = {RENAMED.get(name, name): value for name, value in given.items() if name != "allowance"}
+    if settings.get("objective") not in OBJECTIVES:
+        settings.pop("objective", None)
+    return settings
+
+
+def _kind(folder: RunFolder, setup: Setup) -> str:
+    if setup.text is None and not folder.policy.exists():
+        return COMPARE
+    return RACE if setup.methods == ("given",) else SEARCH
+
+
+def _state(
+    folder: RunFolder,
+    setup: Setup,
+    policy: Policy | None,
+    gradient: Policy | None,
+    epochs: int,
+    comparison: Comparison | None,
+) -> str:
+    """A run writes its policy when it ends. The gradient search writes its own before the race; one that was resumed
+    has more epochs behind it than that policy tells.
     """
+    kind = _kind(folder, setup)
+    if kind == COMPARE:
+        return COMPARING if comparison is not None and comparison.missing else FINISHED
+    done = (gradient or policy).provenance.get("epochs") if gradient or policy else None
+    if isinstance(done, int) and epochs > done:
+        return SEARCHING
     if policy is None:
-        return SEARCHING
-    behind = policy.provenance.get("epochs")
-    if isinstance(behind, int) and epochs > behind:
-        return SEARCHING
-    if not folder.summary.exists() and folder.race.is_dir():
+        return RACING if folder.race.is_dir() or not setup.gradient else SEARCHING
+    if _races_again(folder):
         return RACING
     return EARLY if policy.provenance.get("finished") is False else FINISHED
+
+
+def _races_again(folder: RunFolder) -> bool:
+    """A race that had less time is run again, next to the policy that it chose: it is not over, and the last to be
+    written.
+    """
+    file = folder.race / "schedule.json"
+    try:
+        over = json.loads(_text(file) or "{}").get("setup", {}).get("over", False)
+    except (ValueError, AttributeError, RecursionError):  # being written, or not ours
+        return False
+    written, ended = _stamp(file), _stamp(folder.summary)
+    return written is not None and not over and (ended is None or written[0] > ended[0])
+
+
+def _planned(setup: Setup, start: Policy | None) -> int | None:
+    """Epochs of the gradient search: as asked for, or as it decided when it knew the images."""
+    if setup.config is not None and setup.config.epochs is not None:
+        return setup.config.epochs
+    config = start.provenance.get("config") if start is not None else None
+    epochs = config.get("epochs") if isinstance(config, Mapping) else None
+    return epochs if type(epochs) is int else None
+
+
+def _trainings(folder: RunFolder) -> int:
+    return sum(not file.name.startswith(".") for file in (folder.race / "runs").glob("*.json"))
 
 
 # --- files -----------------------------------------------------------------------------------------------------
@@ -144,6 +232,28 @@ def _text(path: Path) -> str | None:
 
 def _policy(path: Path) -> Policy | None:
     return Policy.load(path) if path.exists() else None
+
+
+def _gradient(folder: RunFolder) -> Policy | None:
+    """Version 0.1 called it found.json."""
+    return _policy(folder.gradient) or _policy(folder.path / "found.json")
+
+
+def _comparison(folder: Path) -> Comparison | None:
+    file = folder / "comparison.json"
+    return read_comparison(file) if file.is_file() else None
+
+
+def _result(folder: RunFolder, policy: Policy | None) -> dict[str, Any]:
+    """Of another policy than the one that is there it says nothing."""
+    content = _text(folder.result)
+    if content is None or policy is None:
+        return {}
+    try:
+        result = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{str(folder.result)!r} is not a complete JSON document: {error}") from error
+    return result if isinstance(result, dict) and result.get("policy") == policy.hash else {}
 
 
 def _metrics(path: Path) -> tuple[dict[str, float], ...]:
