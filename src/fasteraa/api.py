@@ -93,7 +93,8 @@ def search(
         if folder is not None:
             write_settings(folder, config, settings, [method.name for method in chosen_methods])
             if not resume:
-                folder.keep_source(source, data_root)
+                shown = None if device == "auto" else device
+                folder.keep_source(source, data_root=data_root, device=shown, minutes=minutes)
         with _stop_says_how_to_continue(folder):
             result = propose_and_race(task, chosen_methods, settings, end, engine, jobs)
         if folder is not None:

@@ -15,7 +15,7 @@ from fasteraa.data.decode import CPU_SIDE
 from fasteraa.methods.config import SearchConfig
 from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.report.summary import summarise, summarise_scores
-from fasteraa.runtime.files import replacing, write_atomic
+from fasteraa.runtime.files import as_file_name, replacing, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult
@@ -28,7 +28,7 @@ def write_result(
 ) -> None:
     """The policy last but one: it is replaced when everything that describes it is there."""
     for candidate in result.candidates:
-        candidate.policy.save(folder.candidates / f"{candidate.label}.json")
+        candidate.policy.save(folder.candidates / f"{as_file_name(candidate.label)}.json")
     with replacing(folder.preview) as partial:
         images, masks = _shown(result.data, source, config, data_root)
         draw_sheet(result.policy, images, masks=masks).save(partial)

@@ -179,7 +179,8 @@ def _state(
     kind = _kind(folder, setup)
     if kind == COMPARE:
         return COMPARING if comparison is not None and comparison.missing else FINISHED
-    done = (gradient or policy).provenance.get("epochs") if gradient or policy else None
+    known = gradient or policy
+    done = known.provenance.get("epochs") if known is not None else None
     if isinstance(done, int) and epochs > done:
         return SEARCHING
     if policy is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +52,14 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"a run needs a folder, {str(self.path)!r} is a file: choose another (--out)")
 
-    def keep_source(self, source: Any, data_root: str | Path | None) -> None:
-        """What was searched on, as it was asked for, so that it can be asked for again; a Python object has no name."""
+    def keep_source(self, source: Any, **flags: str | Path | float | None) -> None:
+        """What was asked for beside the settings, so that it can be asked for again; a Python object has no name."""
         if source is None or isinstance(source, str | Path):
-            named = {"source": None if source is None else str(source)}
-            root = {} if data_root is None else {"data_root": str(data_root)}
-            write_atomic(self.source, json.dumps({**named, **root}) + "\n")
-
-    def keep_flags(self, flags: Mapping[str, str]) -> None:
-        """What else a command was given that is no setting, beside the source."""
-        if known := self.asked_for():
-            source = {name: value for name, value in known.items() if name in ("source", "data_root")}
-            write_atomic(self.source, json.dumps({**source, **flags}) + "\n")
+            given = {name: str(value) for name, value in flags.items() if value is not None}
+            write_atomic(self.source, json.dumps({"source": source and str(source), **given}) + "\n")
 
     def asked_for(self) -> dict[str, str | None]:
-        """What `keep_source` and `keep_flags` wrote; empty if there is nothing."""
+        """What `keep_source` wrote; empty if there is nothing."""
         try:
             found = json.loads(self.source.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -79,6 +72,18 @@ class RunFolder:
         self._check_is_folder()
         if not self.config.exists():
             raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
+        if not self._has_run_table():
+            raise RunError(
+                f"the run in {str(self.path)!r} is of version 0.1, which this version cannot resume: start another "
+                "(--out)"
+            )
+
+    def _has_run_table(self) -> bool:
+        """Version 0.1 wrote the settings of its search alone."""
+        try:
+            return "run" in tomllib.loads(self.config.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # whoever reads the settings says so
+            return True
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         with replacing(self.checkpoint) as partial:
