@@ -36,15 +36,31 @@ def test_every_recipe_names_a_network_of_ours_and_none_is_alike():
     assert len({recipe.key for recipe in PAPER.values()}) == len(PAPER)
 
 
-def test_the_key_knows_every_setting():
+OTHER = {
+    "network": "small", "epochs": 3, "batch_size": 7, "learning_rate": 0.2, "weight_decay": 0.0, "momentum": 0.5,
+    "warmup": 1, "clip": 0, "cutout": 3, "crop": 0.5, "crop_kind": "resized", "flip": False, "precision": "float32",
+    "pretrained": True, "input_size": 32, "order": "crop-first", "optimizer": "adamw", "body_rate": 0.5,
+    "label_smoothing": 0.1, "mixup": 0.2, "cutmix": 1.0, "ema": 0.9, "accumulate": 2, "freeze": True,
+}  # fmt: skip
+
+
+def test_the_key_knows_every_setting(tmp_path):
     base = TrainRecipe()
-    other = {
-        "network": "small", "epochs": 3, "batch_size": 7, "learning_rate": 0.2, "weight_decay": 0.0, "momentum": 0.5,
-        "warmup": 1, "clip": 0, "cutout": 3, "crop": 0.5, "crop_kind": "resized", "flip": False, "precision": "float32",
-    }  # fmt: skip
-    assert set(other) == set(vars(base))
-    assert len({TrainRecipe(**{name: value}).key for name, value in other.items()} | {base.key}) == len(other) + 1
+    files = [tmp_path / name for name in ("a.pt", "b.pt", "copy-of-a.pt")]
+    for file in files:
+        file.write_bytes(b"b" if file is files[1] else b"a")
+    assert {*OTHER, "weights"} == set(vars(base))
+    keys = {TrainRecipe(**{name: value}).key for name, value in OTHER.items()}
+    weights = [TrainRecipe(weights=str(file)).key for file in files]
+    assert len({base.key, *keys, *weights[:2]}) == len(OTHER) + 3
+    assert weights[2] == weights[0]  # what is in a file counts, not its name
     assert TrainRecipe().key == base.key
+
+
+def test_keys_of_before_are_kept():
+    """Runs of version 0.1 are found again: a setting that is new counts only where it is not the default."""
+    assert TrainRecipe().key == "9defee23da67"
+    assert TrainRecipe(network="small", epochs=3).key == "856dcc4877b3"
 
 
 def test_the_learning_rate_rises_linearly_and_falls_by_half_a_cosine():

@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from fasteraa.train.statistics import Estimate, estimate, p_words, paired, residual_spread, student_cdf, student_quantile
+from fasteraa.train.statistics import (
+    Estimate,
+    estimate,
+    p_words,
+    paired,
+    residual_spread,
+    student_cdf,
+    student_quantile,
+)
 
 FREEDOMS = [1, 2, 3, 4, 5, 8, 9, 29, 30]
 

@@ -219,7 +219,8 @@ def test_weights_decay_but_norms_and_biases_do_not(data, tiny):
         for parameter in training.network.parameters():
             parameter.fill_(2.0)
             parameter.grad = torch.zeros_like(parameter)
-    training.rate.fill_(0.1)
+    for rate in training.rates:
+        rate.fill_(0.1)
     training.optimiser.step()
     assert len(set(kinds.values())) == 2
     for parameter, decays in kinds.items():
@@ -231,7 +232,8 @@ def test_the_gradient_is_clipped(data, tiny, clip, length):
     recipe = replace(tiny, clip=clip, weight_decay=0.0, momentum=0.0)
     training = Training(data, named("none"), recipe, 0, CPU)
     before = torch.cat([p.detach().flatten().clone() for p in training.network.parameters()])
-    training.rate.fill_(1.0)
+    for rate in training.rates:
+        rate.fill_(1.0)
     images, labels = next(training.feed.epoch(0))
     training.step(images, labels)
     after = torch.cat([p.detach().flatten() for p in training.network.parameters()])

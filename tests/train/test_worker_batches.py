@@ -167,7 +167,9 @@ def test_compare_on_listed_images(folder, tiny, tmp_path, monkeypatch):
         say=said.append,
     )
     assert [row.error.n for row in found.rows] == [1, 1]
-    assert len(said) == 2
+    assert said[0].startswith(f"{folder.name}: 24 images at 16x16, 2 runs of small for 1 epoch")
+    assert said[0].endswith(" on CPU; measured on 8 images (test images)")
+    assert [line.split(":")[0] for line in said[1:]] == ["1/2 none, seed 0", "2/2 flip, seed 0"]
 
 
 def test_fingerprints_know_files_labels_and_pixels(folder):
