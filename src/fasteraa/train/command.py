@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import string
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from fasteraa.policy.policy import Policy
 
 PLACEHOLDERS = ("policy", "seed", "out")
 _SCORE = re.compile(r"^\s*score:\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")  # other braces are the command's own
 _TAIL = 200_000  # bytes of the output in which a score is looked for
 WritePolicy = Callable[[Policy, Path], None]
 
@@ -45,7 +45,7 @@ class Command:
     def __post_init__(self) -> None:
         if not self.words:
             raise ConfigError("a race needs the command that trains, after --: python train.py --aug {policy}")
-        names = [name for word in self.words for name in _placeholders(word)]
+        names = [name for word in self.words for name in _PLACEHOLDER.findall(word)]
         for name in names:
             if name not in PLACEHOLDERS:
                 known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
@@ -65,7 +65,7 @@ class Command:
         file = out / f"policy{self.suffix}"
         self.write_policy(policy, file)
         values = {"policy": str(file), "seed": str(seed), "out": str(out)}
-        words = [word.format(**values) for word in self.words]
+        words = [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in self.words]
         environment = os.environ | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
         log = out / "log.txt"
         with log.open("wb") as output:
@@ -122,13 +122,6 @@ def finite(value: object, where: str) -> float:
     if isinstance(value, bool) or not math.isfinite(score):
         raise TrainingFailed(f"its score is not finite: {value} ({where})")
     return score
-
-
-def _placeholders(word: str) -> list[str]:
-    try:
-        return [name for _, name, _, _ in string.Formatter().parse(word) if name is not None]
-    except ValueError as error:
-        raise ConfigError(f"braces in {word!r} do not match ({error}); write {{{{ for a plain one") from error
 
 
 def visible_gpus(count: int) -> Sequence[str]:

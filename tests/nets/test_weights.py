@@ -1,0 +1,102 @@
+"""Weights from files: what fits is loaded, what does not is named, nothing is executed."""
+
+import pickle
+
+import pytest
+import torch
+
+from fasteraa.errors import ConfigError
+from fasteraa.nets import build, preprocessing
+from fasteraa.nets.weights import read_weights
+
+LITE0 = "timm:tf_efficientnet_lite0"
+
+
+def test_the_network_says_what_its_images_are_like():
+    known = preprocessing(LITE0)
+    assert (known.mean, known.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    assert (known.side, known.crop, known.interpolation) == (224, 0.875, "bicubic")
+    assert known.image_side() == 256
+    assert known.image_side(64) == 74
+    with pytest.raises(ConfigError, match="those of timm's networks"):
+        preprocessing("wrn-40-2")
+
+
+def test_a_head_of_another_size_is_replaced(lite0):
+    network = build(LITE0, 7, 64, weights=lite0)
+    theirs = read_weights(lite0)
+    assert torch.equal(network.body.state_dict()["conv_stem.weight"], theirs["conv_stem.weight"])
+    assert network.classifier.weight.shape[0] == 7
+    whole = build(LITE0, 1000, 64, weights=lite0)
+    assert torch.equal(whole.classifier.weight, theirs["classifier.weight"])
+
+
+def test_state_dicts_of_torch_and_checkpoints_that_hold_one(lite0, tmp_path):
+    plain, inner = tmp_path / "plain.pth", tmp_path / "inner.pt"
+    torch.save(read_weights(lite0), plain)
+    torch.save({"state_dict": read_weights(lite0), "epoch": 3}, inner)
+    assert read_weights(plain).keys() == read_weights(inner).keys() == read_weights(lite0).keys()
+
+
+def test_weights_of_another_network_are_named(lite0, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"another network: these tensors are not known to it: blocks\.0\.0\.bn1.* more$"
+    ):
+        build("timm:resnet18", 3, 64, weights=lite0)
+    tensors = read_weights(lite0)
+    short = tmp_path / "short.pth"
+    torch.save({name: tensor for name, tensor in tensors.items() if not name.startswith("bn1")}, short)
+    with pytest.raises(ConfigError, match=r"are missing: bn1\.weight, bn1\.bias, bn1\.running_mean, bn1\.running_var"):
+        build(LITE0, 3, 64, weights=short)
+    tensors["conv_stem.weight"] = tensors["conv_stem.weight"][:3]
+    torch.save(tensors, short)
+    with pytest.raises(ConfigError, match=r"have another shape: conv_stem\.weight"):
+        build(LITE0, 3, 64, weights=short)
+
+
+class Bomb:
+    def __reduce__(self):
+        return pytest.fail, ("it was executed",)
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", pickle.dumps({"a": Bomb()})])
+def test_files_that_hold_no_weights(content, tmp_path):
+    for name in ("w.pth", "w.safetensors"):
+        file = tmp_path / name
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match="could not be read"):
+            build(LITE0, 3, 64, weights=file)
+    with pytest.raises(ConfigError, match="no such file"):
+        build(LITE0, 3, 64, weights=tmp_path / "gone.pth")
+    torch.save([1, 2], tmp_path / "list.pth")
+    with pytest.raises(ConfigError, match="must hold a state dict"):
+        build(LITE0, 3, 64, weights=tmp_path / "list.pth")
+
+
+def test_a_tag_of_pretrained_weights_is_not_silently_random():
+    with pytest.raises(ConfigError, match=r"names pretrained weights .* say --pretrained"):
+        build("timm:resnet18.a1_in1k", 3, 64)
+
+
+def test_only_networks_of_timm_come_with_weights():
+    with pytest.raises(ConfigError, match="only timm's networks come with weights"):
+        build("wrn-16-1", 3, 32, pretrained=True)
+
+
+def test_own_networks_take_their_own_weights(tmp_path):
+    first = build("wrn-10-1", 3, 32)
+    torch.save(first.state_dict(), tmp_path / "own.pth")
+    second = build("wrn-10-1", 5, 32, weights=tmp_path / "own.pth")
+    same = first.state_dict().keys() - {"classifier.weight", "classifier.bias"}
+    assert all(torch.equal(first.state_dict()[name], second.state_dict()[name]) for name in same)
+
+
+def test_weights_that_cannot_be_downloaded_are_one_line(monkeypatch):
+    import timm
+
+    def fail(*names, pretrained=False, **settings):
+        raise OSError("no route to the hub")
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(ConfigError, match=r"pretrained weights of 'resnet18' could not be had \(no route to the hub\)"):
+        build("timm:resnet18", 3, 64, pretrained=True)

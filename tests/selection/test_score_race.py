@@ -1,0 +1,187 @@
+"""A race by any training: scores of a function or of a command, paired by seed, cached, failures named."""
+
+import json
+import sys
+import textwrap
+import threading
+
+import pytest
+
+import fasteraa
+from fasteraa.errors import ConfigError, RaceError, RunError
+from fasteraa.methods import Candidate
+from fasteraa.policy import Policy
+from fasteraa.selection.score_race import race_scores
+from fasteraa.train.command import Command
+
+NAMES = ("none", "uniform", "general", "trivialaugment-wide", "cutout")
+MEANS = dict(zip(NAMES, (0.30, 0.25, 0.40, 0.35, 0.20), strict=True))
+
+
+def candidates(*names):
+    return [Candidate(name, Policy.named(name)) for name in names or NAMES]
+
+
+def score_of(policy, seed, out):
+    return MEANS[policy.name] + 0.01 * seed
+
+
+@pytest.fixture
+def race(tmp_path):
+    def run(train=score_of, names=NAMES, **options):
+        return race_scores(candidates(*names), train, folder=tmp_path / "scores", key="k", **options)
+
+    return run
+
+
+def test_the_best_is_chosen_and_the_worse_half_is_eliminated(race):
+    result = race()
+    assert result.chosen == "cutout"
+    assert result.policy.hash == Policy.named("cutout").hash
+    runs = {row.label: len(row.scores) for row in result.table}
+    assert runs == {"cutout": 3, "uniform": 3, "none": 3, "trivialaugment-wide": 1, "general": 1}
+    row = result.table[0]
+    assert row.score == pytest.approx(0.21)
+    assert row.against_none.mean == pytest.approx(-0.1)
+    assert row.better == 1.0
+    assert "Use cutout: score 0.21 against 0.31" in result.sentence()
+
+
+def test_what_is_not_better_than_none_is_not_chosen(race):
+    result = race(lambda policy, seed, out: 0.1 if policy.name == "none" else 0.2)
+    assert result.chosen == "none"
+    assert "no policy did better" in result.sentence()
+
+
+def test_larger_may_be_better(race):
+    result = race(maximize=True)
+    assert result.chosen == "general"
+    assert result.table[0].score == pytest.approx(0.41)
+    assert result.table[0].against_none.mean == pytest.approx(0.1)
+
+
+def test_nothing_runs_twice_and_a_failed_run_is_tried_again(race):
+    calls = []
+
+    def train(policy, seed, out):
+        calls.append((policy.name, seed))
+        if policy.name == "uniform" and calls.count(("uniform", 0)) < 2:
+            return float("nan")
+        return score_of(policy, seed, out)
+
+    first = race(train)
+    assert next(row for row in first.table if row.label == "uniform").failed == "its score is not finite: nan (uniform)"
+    assert first.chosen == "cutout"
+    before = len(calls)
+    second = race(train)
+    assert calls[before:][0] == ("uniform", 0)
+    assert next(row for row in second.table if row.label == "uniform").failed is None
+    done = len(calls)
+    assert race(train).table == second.table
+    assert len(calls) == done
+
+
+def test_without_none_there_is_nothing_to_beat(race):
+    with pytest.raises(RaceError, match="needs 'none'"):
+        race(names=("uniform", "general"))
+    with pytest.raises(RaceError, match="without augmentation gave no score: its score is not finite"):
+        race(lambda policy, seed, out: float("inf"))
+
+
+def test_several_at_once(race):
+    barrier = threading.Barrier(2, timeout=30)
+
+    def train(policy, seed, out):
+        barrier.wait()
+        return score_of(policy, seed, out)
+
+    assert race(train, names=NAMES[:4], jobs=2, seeds=1).chosen == "uniform"
+
+
+def test_time_that_is_up_ends_it_after_the_first_round(race):
+    said = []
+    result = race(seconds=0.0, say=said.append)
+    assert all(len(row.scores) == 1 for row in result.table)
+    assert "time is up after 1 of 3 rounds" in said
+    assert "from one run, this is a guess" in result.sentence()
+
+
+def test_a_damaged_score_is_named(race, tmp_path):
+    race()
+    file = next((tmp_path / "scores").glob("cutout-0-*/result.json"))
+    file.write_text("{}")
+    with pytest.raises(RunError, match=r"result\.json' cannot be read \('score'\): remove it"):
+        race()
+
+
+def test_from_python(tmp_path):
+    result = fasteraa.race(["trivialaugment-wide", "uniform"], train=score_of, key="mine", out=tmp_path, seeds=2)
+    assert result.chosen == "uniform"  # and none took part
+    assert fasteraa.load(tmp_path).hash == Policy.named("uniform").hash
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert [row["label"] for row in written["table"]][0] == "uniform"
+    assert (tmp_path / "summary.txt").read_text().startswith("Use uniform: score")
+
+
+# --- commands ------------------------------------------------------------------------------------------------------
+
+
+def command(body, *words, **options):
+    text = textwrap.dedent(body)
+    given = (sys.executable, "-c", text, *(words or ("{policy}", "{seed}", "{out}")))
+    return Command(given, lambda policy, path: policy.save(path), **options)
+
+
+def test_a_command_prints_its_score(tmp_path):
+    body = """
+        import json, sys
+        policy, seed, out = sys.argv[1:]
+        print("score: 9"); print(json.load(open(policy))["name"]); print("score:", 0.5 + int(seed))
+    """
+    assert command(body)(Policy.named("uniform"), 2, tmp_path) == 2.5
+    assert "uniform" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_command_may_write_its_score(tmp_path):
+    body = "import json, sys; json.dump({'score': 0.25}, open(sys.argv[3] + '/score.json', 'w'))"
+    assert command(body)(Policy.named("none"), 0, tmp_path) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("print('done')", "printed no line 'score: NUMBER'"),
+        ("print('score: nan')", "its score is not finite: nan"),
+        ("print('score: good')", "its score is no number: 'good'"),
+        ("raise SystemExit(3)", "it ended with exit code 3"),
+        ("import sys; open(sys.argv[3] + '/score.json', 'w').write('[]')", 'must hold {"score": NUMBER}'),
+    ],
+)
+def test_a_command_that_gives_no_score_is_named(body, message, tmp_path):
+    with pytest.raises(RunError) as raised:
+        command(body)(Policy.named("none"), 0, tmp_path)
+    assert message in str(raised.value)
+
+
+def test_a_command_that_hangs_is_ended(tmp_path):
+    with pytest.raises(RunError, match="it took longer than 1 s"):
+        command("import time; time.sleep(60)", seconds=1)(Policy.named("none"), 0, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "needs the command that trains"),
+        (("python", "train.py"), "must say where the policy goes"),
+        (("python", "{policy}", "{lr}"), r"a placeholder \{lr\} that is not known; there are \{policy\}, \{seed\}"),
+        (("no-such-program-here", "{policy}"), "was not found"),
+    ],
+)
+def test_wrong_commands(words, message):
+    with pytest.raises(ConfigError, match=message):
+        Command(words, lambda policy, path: None)
+
+
+def test_a_gpu_is_given_by_the_environment(tmp_path):
+    body = "import os; print('score:', os.environ['CUDA_VISIBLE_DEVICES'])"
+    assert command(body)(Policy.named("none"), 0, tmp_path, gpu="3") == 3

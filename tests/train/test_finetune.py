@@ -1,0 +1,182 @@
+"""Fine-tuning: the network's own normalisation and crop, AdamW with two rates, and options of the recipe."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fasteraa.data import ImageSet
+from fasteraa.errors import ConfigError
+from fasteraa.policy import Policy
+from fasteraa.train.device_batches import DeviceFeed, centre, mixed
+from fasteraa.train.recipe import TrainRecipe, finetune_recipe, image_side, interpolation
+from fasteraa.train.trainer import Training, train
+
+LITE0 = "timm:tf_efficientnet_lite0"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def photos():
+    """Two kinds of images that a pretrained network tells apart: fine and coarse patterns."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(24) % 2
+    coarse = torch.randint(256, (24, 3, 5, 5), generator=generator, dtype=torch.uint8)
+    fine = torch.randint(256, (24, 3, 37, 37), generator=generator, dtype=torch.uint8)
+    big = torch.nn.functional.interpolate(coarse, 37)
+    images = torch.where(labels.view(-1, 1, 1, 1) == 0, big, fine)
+    return ImageSet.of(images.contiguous(), labels, ("coarse", "fine"), "patterns")
+
+
+@pytest.fixture
+def recipe(lite0):
+    return replace(finetune_recipe(LITE0, weights=str(lite0), side=32), epochs=2, batch_size=8, precision="float32")
+
+
+def test_what_a_recipe_of_fine_tuning_is(lite0):
+    recipe = finetune_recipe(LITE0, weights=str(lite0))
+    assert (recipe.input_size, image_side(recipe), interpolation(recipe)) == (224, 256, "bicubic")
+    assert recipe.fine_tunes
+    assert (recipe.crop_kind, recipe.order, recipe.optimizer) == ("resized", "crop-first", "adamw")
+    assert not TrainRecipe().fine_tunes
+    assert image_side(TrainRecipe()) is None
+    assert interpolation(TrainRecipe()) == "bilinear"
+
+
+def test_keys_of_recipes_from_before_stay_as_they_were(lite0, tmp_path):
+    assert TrainRecipe().key == "9defee23da67"
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(lite0.read_bytes())
+    one, two = (finetune_recipe(LITE0, weights=str(path)) for path in (lite0, copy))
+    assert one.key == two.key  # by what is in the file
+    copy.write_bytes(b"other")
+    assert finetune_recipe(LITE0, weights=str(copy)).key != one.key
+    assert replace(one, mixup=0.2).key != one.key
+
+
+def test_the_networks_own_normalisation_is_used(photos, recipe):
+    training = Training(photos, Policy.named("none"), recipe, 0, CPU)
+    assert training.feed.normalise.mean.flatten().tolist() == [0.5, 0.5, 0.5]
+    scratch = Training(photos, Policy.named("none"), replace(recipe, weights=""), 0, CPU)
+    assert scratch.feed.normalise.mean.flatten().tolist() != [0.5, 0.5, 0.5]
+
+
+def test_batches_have_the_size_of_the_input_and_crop_comes_before_the_policy(photos, recipe, monkeypatch):
+    seen = []
+    from fasteraa.train import device_batches
+
+    real = device_batches.augment
+
+    def augment(policy, images, *rest, **options):
+        seen.append(images.shape[-2:])
+        return real(policy, images, *rest, **options)
+
+    monkeypatch.setattr(device_batches, "augment", augment)
+    feed = DeviceFeed(photos, Policy.named("trivialaugment-wide"), recipe, 0, CPU)
+    assert {images.shape for images, _ in feed.epoch(0)} == {(8, 3, 32, 32)}
+    assert set(seen) == {(32, 32)}
+    seen.clear()
+    first = DeviceFeed(photos, Policy.named("trivialaugment-wide"), replace(recipe, order="policy-first"), 0, CPU)
+    list(first.epoch(0))
+    assert set(seen) == {(37, 37)}
+
+
+def test_the_centre_is_what_is_measured():
+    images = torch.arange(5 * 6).view(1, 1, 5, 6)
+    assert centre(images, 3).flatten().tolist() == [7, 8, 9, 13, 14, 15, 19, 20, 21]
+    assert centre(images, 0) is images
+    assert centre(images, 9) is images
+
+
+def test_head_and_body_have_rates_of_their_own(photos, recipe):
+    training = Training(photos, Policy.named("none"), recipe, 0, CPU)
+    training.set_rate(10**6, 1)  # at the end of the cosine
+    training.set_rate(1, 1)
+    rates = {id(p): float(group["lr"]) for group in training.optimiser.param_groups for p in group["params"]}
+    head = rates[id(training.network.classifier.weight)]
+    body = rates[id(training.network.body.conv_stem.weight)]
+    assert body == pytest.approx(recipe.body_rate * head)
+    assert isinstance(training.optimiser, torch.optim.AdamW)
+    decays = {id(p): group["weight_decay"] for group in training.optimiser.param_groups for p in group["params"]}
+    assert decays[id(training.network.classifier.bias)] == 0
+    assert decays[id(training.network.classifier.weight)] == recipe.weight_decay
+
+
+def test_a_linear_probe_leaves_the_body_alone(photos, recipe):
+    training = Training(photos, Policy.named("none"), replace(recipe, freeze=True), 0, CPU)
+    before = {name: tensor.clone() for name, tensor in training.network.state_dict().items()}
+    training.set_rate(5, 5)
+    for batch in training.feed.epoch(0):
+        training.step(*batch)
+    changed = {name for name, tensor in training.network.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == {"classifier.weight", "classifier.bias"}
+
+
+def test_parts_of_a_batch_add_up_to_its_gradient(photos):
+    recipe = TrainRecipe(network="small", batch_size=8, cutout=0, clip=0, precision="float32")
+    gradients = []
+    for parts in (1, 4):
+        training = Training(photos, Policy.named("none"), replace(recipe, accumulate=parts), 0, CPU)
+        training.network.eval()  # statistics of a batch are those of its parts otherwise
+        images, labels = next(training.feed.epoch(0))
+        training.step(images, labels)
+        gradients.append([p.grad.clone() for p in training.network.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_the_mean_of_weights_is_what_is_measured(photos):
+    recipe = TrainRecipe(network="small", batch_size=8, epochs=1, cutout=0, precision="float32", ema=0.5)
+    training = Training(photos, Policy.named("none"), recipe, 0, CPU)
+    start = training.network.classifier.weight.detach().clone()
+    training.set_rate(10, 3)
+    training.step(*next(training.feed.epoch(0)))
+    expected = (start + training.network.classifier.weight.detach()) / 2
+    assert torch.allclose(training.averaged.classifier.weight, expected)
+    assert training.measure(photos) is not None
+    assert training.forward is training.averaged
+
+
+@pytest.mark.parametrize("settings", [{"mixup": 0.4}, {"cutmix": 1.0}, {"mixup": 0.4, "cutmix": 1.0}])
+def test_mixed_batches_have_shares_of_classes(settings):
+    recipe = TrainRecipe(**settings)
+    images = torch.stack([torch.full((3, 16, 16), value, dtype=torch.uint8) for value in (0, 250)] * 4)
+    labels = torch.tensor([0, 1] * 4)
+    for seed in range(6):
+        out, shares = mixed(images, labels, recipe, 2, torch.Generator().manual_seed(seed))
+        assert shares.shape == (8, 2)
+        assert torch.allclose(shares.sum(1), torch.ones(8))
+        bright = out.float().mean((1, 2, 3)) / 250
+        assert torch.allclose(bright, shares[:, 1], atol=0.01)  # as much of the label as of the image
+    assert mixed(images, labels, TrainRecipe(), 2, torch.Generator())[1] is labels
+
+
+def test_fine_tuning_learns_what_scratch_does_not(photos, recipe):
+    tuned = train(photos, photos, Policy.named("none"), replace(recipe, epochs=8), device="cpu")
+    assert tuned.error <= 10
+    assert tuned.held_out_loss < 0.35
+
+
+def test_a_resumed_fine_tuning_ends_with_the_same_weights(photos, recipe, tmp_path):
+    from fasteraa.errors import OutOfTime
+
+    recipe = replace(recipe, ema=0.9, epochs=3)
+    whole = train(photos, photos, Policy.named("none"), recipe, device="cpu")
+    file = tmp_path / "run.pt"
+    with pytest.raises(OutOfTime):
+        train(photos, photos, Policy.named("none"), recipe, device="cpu", checkpoint=file, until=lambda: 0.0)
+    resumed = train(photos, photos, Policy.named("none"), recipe, device="cpu", checkpoint=file)
+    for one, other in zip(whole.network.parameters(), resumed.network.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert resumed.held_out_loss == whole.held_out_loss
+
+
+def test_wrong_settings_are_named():
+    for settings, message in (
+        ({"optimizer": "lion"}, "unknown optimizer 'lion'"),
+        ({"label_smoothing": 1.0}, "label_smoothing must be below 1"),
+        ({"accumulate": 0}, "accumulate must be a number of at least 1"),
+        ({"order": "last"}, "unknown order 'last'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            TrainRecipe(**settings)
