@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.split import Split
 
 
 def planted(count=64, side=8, seed=0, noise=40):
@@ -42,3 +46,18 @@ def tiny():
     return TrainRecipe(
         network="small", epochs=3, batch_size=16, learning_rate=0.05, warmup=1, crop=0.0, flip=False, cutout=0
     )
+
+
+@pytest.fixture
+def split(data, held_out):
+    return Split(data, held_out, "test images")
+
+
+@pytest.fixture
+def quick(tiny):
+    return replace(tiny, epochs=1)
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return RunCache(tmp_path).open()

@@ -65,24 +65,28 @@ class Outcome:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Outcome:
         """From the record of a run; KeyError, TypeError or ValueError if it cannot be one."""
-        whole = _number(record["seconds"], "seconds", 0, math.inf)
-        seconds = _number(record.get("share_seconds", whole / record.get("together", 1)), "share_seconds", 0, math.inf)
+        together = _number(record, "together", 1, math.inf, 1)
+        whole = _number(record, "seconds", 0, math.inf)
+        seconds = _number(record, "share_seconds", 0, math.inf, whole / together)
         if "diverged" in record:
             return cls(math.nan, math.nan, math.nan, seconds, str(record["diverged"]), record)
         return cls(
-            _number(record["error"], "error", 0, 100),
-            _number(record.get("held_out_loss", math.nan), "held_out_loss", 0, math.inf),
-            _number(record.get("train_loss", math.nan), "train_loss", 0, math.inf),
+            _number(record, "error", 0, 100),
+            _number(record, "held_out_loss", 0, math.inf, math.nan),
+            _number(record, "train_loss", 0, math.inf, math.nan),
             seconds,
             None,
             record,
         )
 
 
-def _number(value: Any, name: str, low: float, high: float) -> float:
-    """NaN stands for what an old record does not hold."""
+def _number(record: Mapping[str, Any], name: str, low: float, high: float, without: float | None = None) -> float:
+    """A finite one; `without` stands for what an old record does not hold."""
+    if without is not None and name not in record:
+        return without
+    value = record[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (math.isnan(value) or low <= value <= high):
+    if not (math.isfinite(value) and low <= value <= high):
         raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value:g}")
     return float(value)

@@ -1,0 +1,1 @@
+from ..train.conftest import cache, data, held_out, quick, split, tiny  # noqa: F401  (fixtures)
