@@ -33,9 +33,9 @@ from fasteraa.train.trainer import (
 )
 
 # Small networks leave most of a GPU idle. On an H200, eight runs of WRN-40-2 side by side take 2.36 ms a step each, one
-# alone 3.75; two of WRN-28-10 9.0, one alone 9.3 (batches of 128, 32x32). Larger images keep it busy.
-_SIDE_BY_SIDE = 8
-_SMALL_STEP = 128 * 32 * 32  # pixels
+# alone 3.75; two of WRN-28-10 9.0, one alone 9.3 (batches of 128, 32x32). Of EfficientNet-Lite0 with batches of 16 at
+# 224x224 four take 3.0 ms a step each, eight 2.9, one alone 5.1. Larger steps keep it busy.
+_SIDE_BY_SIDE = ((128 * 32 * 32, 8), (32 * 224 * 224, 4))  # pixels of a step, runs at once
 _ROOM = 3 * 2**30  # bytes for each; a compiled WRN-28-10 takes 1.7 GiB
 _MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
 _MEASURED_S = 0.5  # that measuring takes, at least
@@ -188,11 +188,14 @@ def fastest(epoch: Callable[[], None]) -> float:
 
 def _side_by_side(jobs: Sequence[TrainJob], device: torch.device) -> int:
     """How many runs share a GPU by default: several where steps are small and there is memory for them."""
-    pixels = [job.recipe.batch_size * math.prod(job.split.train.size) for job in jobs]
-    if max(pixels, default=0) > _SMALL_STEP:
-        return 1
+    pixels = max((job.recipe.batch_size * _input_pixels(job) for job in jobs), default=0)
+    most = next((runs for limit, runs in _SIDE_BY_SIDE if pixels <= limit), 1)
     free, _ = torch.cuda.mem_get_info(device)
-    return max(1, min(_SIDE_BY_SIDE, free // _ROOM))
+    return max(1, min(most, free // _ROOM))
+
+
+def _input_pixels(job: TrainJob) -> int:
+    return job.recipe.input_size**2 or math.prod(job.split.train.size)
 
 
 def _groups(cache: RunCache, jobs: Sequence[TrainJob], at_once: int) -> Iterator[list[TrainJob]]:
