@@ -2,8 +2,6 @@
 
     PYTHONPATH=src python tools/compile_kernels.py [--arch 90]
 
-Those of `nets/hopper` in Gluon are compiled for Hopper alone.
-
 Prints registers, spills and shared memory of each; fails where one does not compile, spills, or fuses a product into
 a sum although it must round as plain torch does.
 """
@@ -20,22 +18,13 @@ from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "0"
 
-import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
-from triton.backends.nvidia.driver import CudaDriver
 from triton.compiler import ASTSource
-from triton.runtime import driver
 
-from fasteraa.nets import kernels as critic
-from fasteraa.nets.hopper import norm
-from fasteraa.ops.kernels import draw, hard, soft, soft_backward, soft_forward, weigh
-
-try:
-    from fasteraa.nets.hopper import convolve
-except ImportError:
-    convolve = None  # a Triton without Gluon, or with an older one
+from fasteraa.nets import pointwise_triton as critic
+from fasteraa.ops.kernels import draw, hard, soft, soft_backward, soft_forward, soft_weights
 
 BYTES, WHOLE, LONG, REAL, DOUBLE = "*u8", "*i32", "*i64", "*fp32", "*fp64"
 TYPES = {
@@ -96,8 +85,8 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, str], int, bool]] = {
     "apply, normalised": (hard._apply, {"CHANNELS": 3, **TILE, "NORMAL": True}, FLOATS, 8, False),
     "apply, one column": (hard._apply, {"CHANNELS": 3, **TILE, "width": 1}, {}, 4, False),
     "apply, one pixel": (hard._apply, {"CHANNELS": 3, **TILE, "width": 1, "pixels": 1}, {}, 4, False),
-    "weigh": (weigh._weigh, {**WEIGHED, "ROTATE": 4, "CUTOUT": 16}, SOFT, 1, True),
-    "weigh, back": (weigh._weigh_back, {**WEIGHED, "CHUNK": weigh._CHUNK}, SOFT, 4, True),
+    "weigh": (soft_weights._weigh, {**WEIGHED, "ROTATE": 4, "CUTOUT": 16}, SOFT, 1, True),
+    "weigh, back": (soft_weights._weigh_back, {**WEIGHED, "CHUNK": soft_weights._CHUNK}, SOFT, 4, True),
     "survey, colour": (soft_forward._survey, {**SURVEYED, "CHANNELS": 3, "BLOCK": 1024}, SOFT, 4, False),
     "survey, large": (soft_forward._survey, {**SURVEYED, "CHANNELS": 3, "BLOCK": 4096}, SOFT, 8, False),
     "survey, grey": (soft_forward._survey, {**SURVEYED, "CHANNELS": 1, "BLOCK": 256}, SOFT, 4, False),
@@ -151,71 +140,6 @@ for kind, types in CRITIC.items():
     }
 
 
-# the norms of wide networks: images in bfloat16, all else in float32
-WIDE = {
-    **dict.fromkeys(("value", "gradient", "plus", "out"), "*bf16"),
-    **dict.fromkeys(("parts", "scale", "shift", "mean", "rstd", "constant", "linear", "to_weight", "to_bias"), REAL),
-    **dict.fromkeys(("weight", "bias", "running_mean", "running_var"), REAL),
-    **dict.fromkeys(("momentum", "eps"), "fp32"),
-}
-WIDE_TILE = {"ROWS": norm.ROWS, "COLUMNS": norm.COLUMNS}
-WIDE_LINES = {"LINES": norm.LINES, "COLUMNS": norm.LINE_COLUMNS}
-KERNELS |= {
-    "norm, sums": (norm._sums, WIDE_TILE, WIDE, 4, True),
-    "norm, ReLU": (norm._act, WIDE_TILE, WIDE, 4, True),
-    "norm, sums on the way back": (norm._back_sums, WIDE_TILE, WIDE, 4, True),
-    "before norm, ReLU": (norm._back, WIDE_TILE, WIDE, 4, True),
-    "before norm, ReLU, alone": (norm._back, {**WIDE_TILE, "plus": None}, WIDE, 4, True),
-    "norm, statistics": (norm._scales, WIDE_LINES, WIDE, 8, True),
-    "norm, statistics on the way back": (norm._back_scales, WIDE_LINES, WIDE, 8, True),
-}
-
-
-class Absent(CudaDriver):  # type: ignore[misc]
-    """The driver of a Hopper GPU that is not here, as far as compiling asks it."""
-
-    def __init__(self) -> None:
-        pass
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-class Recorded:
-    """A kernel that is compiled where it would be launched."""
-
-    def __init__(self, kernel: Any, made: list[Any]):
-        self.kernel, self.made = kernel, made
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *given, **options: self.made.append(self.kernel.warmup(*given, grid=grid, **options))
-
-
-def convolutions() -> dict[str, Any]:
-    """Name -> what became of it."""
-    driver.set_active(Absent())
-    made: list[Any] = []
-    for name in ("_convolve", "_pair", "_gather"):
-        setattr(convolve, name, Recorded(getattr(convolve, name), made))
-    convolve._processors = lambda device: 132
-    images, weights = (
-        torch.empty(shape, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
-        for shape in ((4, 160, 32, 32), (160, 160, 3, 3))
-    )
-    convolve.convolve(images, weights)
-    convolve.convolve(images, weights, images, summed=True)
-    convolve.convolve(images, weights, back=True)
-    convolve.weight_gradient(images, images)
-    names = ("convolution", "convolution, sum, sums", "convolution, back", "weights' gradient", "shares of it")
-    return dict(zip(names, made, strict=True))
-
-
 def compiled(name: str, arch: int) -> Any:
     kernel, constants, others, warps, _ = KERNELS[name]
     types = {**TYPES, **others}
@@ -259,11 +183,8 @@ def main() -> int:
     parser.add_argument("--arch", type=int, default=90)
     given = parser.parse_args()
     bad = 0
-    every = {name: compiled(name, given.arch) for name in KERNELS}
-    if given.arch == 90 and convolve is not None:
-        every |= convolutions()
-    for name, made in every.items():
-        fuses = name not in KERNELS or KERNELS[name][-1]
+    for name in KERNELS:
+        made, fuses = compiled(name, given.arch), KERNELS[name][-1]
         fused = len(re.findall(r"\bfma\.", made.asm["ptx"]))
         said = resources(made.asm["ptx"], given.arch)
         wrong = (fused > 0 and not fuses) or not re.search(r"\b0 bytes spill stores", said)

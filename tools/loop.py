@@ -1,8 +1,8 @@
-"""A training loop that shares nothing with `fasteraa.evaluate`: does a policy help there, too?
+"""An independent training loop, which shares nothing with `fasteraa.train`: does a policy help there, too?
 
     python3 tools/loop.py IMAGES.npz none,trivialaugment-wide,run/policy.json --epochs 100 --seeds 3 [--no-flip]
 
-A reviewer's loop: four convolutions, the last one residual (159,000 parameters), batches of 50, SGD with Nesterov
+Four convolutions, the last one residual (159,000 parameters), batches of 50, SGD with Nesterov
 momentum, a cosine after a short warm-up, a shifted crop and maybe a flip before every policy; `trivialaugment-wide` is
 torchvision's own, on Pillow images. Errors on the test images after the last epoch, a line of JSON for each training.
 """

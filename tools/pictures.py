@@ -26,9 +26,9 @@ from fasteraa.data import load
 from fasteraa.images import to_pillow
 from fasteraa.ops import OPS, Context, Op, find, hard, soft_mixture
 from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.policy.describe import number_words
 from fasteraa.policy.draw import plan_of
 from fasteraa.policy.soft import relaxed_bernoulli
-from fasteraa.policy.describe import number_words
 from fasteraa.report.summary import changes
 
 ROOT = Path(__file__).resolve().parent.parent
