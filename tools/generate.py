@@ -113,12 +113,13 @@ def results_errors() -> str:
     """The errors that a comparison printed, seed by seed, the lowest first."""
     from fasteraa.cli.tables import markdown_table
 
-    logs = sorted((ROOT / "results" / "reduced-cifar10").glob("log*.txt"))
-    text = "\n".join(log.read_text(encoding="utf-8") for log in logs)
-    cells = {(label, int(seed)): error for label, seed, error in re.findall(r"/\d+ (.+), seed (\d+): ([\d.]+)%", text)}
-    seeds = sorted({seed for _, seed in cells})
-    labels = sorted({label for label, _ in cells}, key=lambda label: float(cells[label, seeds[0]]))
-    rows = [[label, *(cells.get((label, seed), "") for seed in seeds)] for label in labels]
+    text = (ROOT / "results" / "defaults" / "reduced-cifar10.json").read_text(encoding="utf-8")
+    errors: dict[str, dict[str, float]] = json.loads(text)["errors"]
+    seeds = sorted({seed for by_seed in errors.values() for seed in by_seed})
+    labels = sorted(errors, key=lambda label: errors[label][seeds[0]])
+    rows = [
+        [label, *(f"{errors[label][seed]:.2f}" if seed in errors[label] else "" for seed in seeds)] for label in labels
+    ]
     return markdown_table(["policy", *(f"error %, seed {seed}" for seed in seeds)], rows)
 
 

@@ -49,7 +49,8 @@ _WIDE_SPANS = {
 _COLOR_OPS = (
     "solarize", "posterize", "invert", "contrast", "color", "brightness", "sharpness", "auto_contrast", "equalize",
 )  # fmt: skip
-# By how many % errors change when images meet an operation once: the mean of seven sets of images (results/designs).
+# By how many % errors change when images meet an operation once: the mean of seven sets of images. `tools/defaults.py`
+# makes them of results/defaults.
 EFFECTS = {
     "shear_x": 0.4, "shear_y": -1.8, "translate_x": 0.4, "translate_y": 0.6, "rotate": 0.4, "solarize": -6.7,
     "posterize": -0.8, "invert": 1.6, "auto_contrast": -2.4, "equalize": -4.5, "contrast": -1.5, "color": -1.2,

@@ -28,6 +28,7 @@ class LineResult:
 
     @property
     def label(self) -> str:
+        """That of the line, and which error it is of."""
         return f"{self.line.label} (top-5)" if self.line.measure == "error_top5" else self.line.label
 
     @property
