@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from dataclasses import replace
 from html.parser import HTMLParser
 from http.client import HTTPConnection
 from itertools import pairwise
@@ -15,21 +16,23 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fasteraa import Choice, Policy, SearchConfig, SubPolicy, search
+from fasteraa import Choice, Policy, RaceConfig, SearchConfig, SubPolicy, race, search
+from fasteraa.comparison.per_op import Drop, OpHarm, PerOp, SubPolicyHarm
+from fasteraa.comparison.table import Comparison, Row
 from fasteraa.errors import FasterAAError, RunError
-from fasteraa.comparison.compare import Comparison, Row
-from fasteraa.comparison.per_op import Drop, Harms, OpHarm, SubPolicyHarm
-from fasteraa.train.recipe import TrainRecipe
-from fasteraa.train.statistics import estimate, paired
 from fasteraa.report import page as page_module
-from fasteraa.report.comparison import harm_markdown, publish, read_comparison, to_markdown
+from fasteraa.report.comparison import per_op_markdown, publish, read_comparison, to_markdown
 from fasteraa.report.page import Options, blocks, duration, make_page, view, write_report
 from fasteraa.report.preview import draw_sheet
-from fasteraa.report.serve import make_server
 from fasteraa.report.run_record import read_run, status
+from fasteraa.report.serve import make_server
 from fasteraa.report.summary import mass
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.statistics import estimate, paired
 
-SECTIONS = ["found", "curves", "heat", "operations", "gallery", "calibration", "comparison", "harm", "repeat", "use"]
+OF_COMPARISON = ["comparison", "per-op"]
+OF_GRADIENT_SEARCH = ["curves", "operations"]
+SECTIONS = ["result", "policy", "gallery", "heat", *OF_GRADIENT_SEARCH, *OF_COMPARISON, "about", "repeat", "use"]
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> & {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "input"}
 
@@ -67,29 +70,44 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished search of two epochs on the embedded sample, calibrated by hand."""
+    """A finished search of two epochs on the embedded sample, with a race by hand."""
     folder = tmp_path_factory.mktemp("runs") / "a"
-    settings = SearchConfig(epochs=2, subset=32, batch_size=16, size=8, sub_policies=3, backbone="small")
-    result = search(None, settings, out=folder)
+    settings = SearchConfig(epochs=2, subset=32, batch_size=16, size=8, sub_policies=3, critic="small")
+    result = search(None, settings, race=False, out=folder)
     table = [
         {
-            "candidate": "found, 2 passes",
+            "candidate": "faster-aa-x2",
             "hash": "sha256:0",
             "errors": [41.0, 43.0],
             "training_loss": 1.25,
             "losses": [1.5, 1.6],
         },
         {"candidate": "none", "hash": "sha256:1", "errors": [50.0], "training_loss": 1.0},
-        {"candidate": "uniform", "hash": "h", "errors": [50.0], "training_loss": None, "diverged": "lost in epoch 1"},
+        {"candidate": "uniform", "hash": "h", "errors": [50.0], "training_loss": None, "failed": "lost in epoch 1"},
     ]
-    told = {"chosen": "found, 2 passes", "sentence": "Chosen: found, 2 passes.", "folds": 5, "table": table}
-    told["effects"] = {"trainings": 54, "of": {"invert": [12.34, 2.0], "rotate": [-3.0, 1.25]}, "reach": 1.0}
-    provenance = {**result.policy.provenance, "calibration": told}
-    result.policy.save(folder / "found.json")
-    chosen = Policy(result.policy.sub_policies, result.policy.name, provenance=provenance).with_strength(2)
+    effects = {"trainings": 54, "of": {"invert": [12.34, 2.0], "rotate": [-3.0, 1.25]}, "reach": 1.0}
+    told = {"chosen": "faster-aa-x2", "sentence": "Use faster-aa-x2: 42.0%.", "folds": 3, "network": "small"}
+    told |= {"epochs": 60, "seconds": 80.0, "table": table, "effects": effects}
+    provenance = {**result.policy.provenance, "race": told}
+    chosen = Policy(result.policy.sub_policies, "faster-aa-x2", provenance=provenance).with_strength(2)
     chosen.save(folder / "policy.json")
+    difference = {"label": "faster-aa-x2", "against_none": {"mean": -9.04, "half": 2.06, "n": 2, "p": 0.01}}
+    one = {"label": "uniform", "against_none": {"mean": 0.0, "half": None, "n": 1, "p": None}}
+    labels = {"faster-aa-x2": "sha256:0", "none": "sha256:1", "uniform": "h", "uniform-x3": "sha256:3"}
+    known = {"policy": chosen.hash, "recommendation": "Use this.", "table": [difference, one], "candidates": labels}
+    (folder / "result.json").write_text(json.dumps(known))
     (folder / "summary.txt").write_text("done\n")
     draw_sheet(chosen, result.data.images[:8]).save(folder / "preview.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory):
+    """The folder of a race: a named policy, and one of a file."""
+    folder = tmp_path_factory.mktemp("runs") / "r"
+    mine = Policy((SubPolicy(((Choice("flip", 0.5),),)),), "mine")
+    settings = SearchConfig(subset=32, size=8, batch_size=16)
+    race([mine, "uniform"], None, settings, race=RaceConfig(trainings=5, epochs=1), out=folder, device="cpu", jobs=1)
     return folder
 
 
@@ -105,7 +123,7 @@ def compared(tmp_path_factory):
     policy = Policy((SubPolicy(((Choice("invert"), Choice("flip")),)), SubPolicy(())))
     ops = [OpHarm("invert", {1.0: Drop(20.0, 3.0)}), OpHarm("rotate", {0.5: Drop(1.0, 0.5), 1.0: Drop(2.0, 0.5)})]
     subs = [(policy, [SubPolicyHarm(0, Drop(9.0, 1.0)), SubPolicyHarm(1, Drop(0.0, 0.0))])]
-    (folder / "per_op.md").write_text(harm_markdown(Harms(80.0, 10, "test images", True, ops, subs)))
+    (folder / "per_op.md").write_text(per_op_markdown(PerOp(80.0, 10, "test images", True, ops, subs)))
     return folder
 
 
@@ -158,35 +176,104 @@ def test_nothing_from_outside(run, compared):
     assert "url(" not in html
 
 
-def test_what_it_tells(run, compared):
+def test_what_it_shows(run, compared):
     text = page_of(run, comparison=compared).text()
     for words in (
         "sample: 32 images of 10 classes at 8 x 8 pixels", "2 of 2 epochs", "The search is finished.",
-        "Strength: every image passes through 2 sub-policies.", "Chosen: found, 2 passes.",
-        "found, 2 passes (chosen) 42.0 1.550 2 1.25", "none 50.0 1 1.00", "uniform 50.0 1 lost in epoch 1",
+        "Strength: every image passes through 2 sub-policies.", "Use faster-aa-x2: 42.0%.",
+        "faster-aa-x2 (chosen) 42.0 -9.0 ± 2.1 1.550 2 1.25", "none 50.0 1 1.00", "uniform 50.0 +0.0 1 lost in epoch 1",
+        "the budget did not reach for them: uniform-x3.",
         "rotate -3.0 2.5 invert +12.3 4.0",
+        "Methods faster-aa, op-effects, published",
+        "Race 1 min 20 s, 4 trainings of up to 60 epochs of small, 3 folds",
         "mine | <b>bold</b> 8.50",
         "Lowest error: mine | <b>bold</b>", "invert +20.0 (±3.0)", "[50% invert(100%) | 50% flip(100%)]",
         f"fasteraa search --config {run / 'config.toml'} --out runs/again",
         "learning_rate = 0.001", "policy.to_timm(transform",
     ):  # fmt: skip
         assert words in text, words
+    assert "calibrat" not in make_page(run, Options(compared)).lower()
+
+
+def test_the_answer_comes_first(run):
+    text = page_of(run).text()
+    sentence, table = text.index("Use faster-aa-x2: 42.0%."), text.index("faster-aa-x2 (chosen)")
+    others = [text.index(words) for words in ("Fingerprint of the images", "Versions", "passes through 2 sub-policies")]
+    assert text.index("How the policy was chosen") < sentence < table < min(others)
+
+
+def test_a_policy_of_version_01_shows_its_table(copy):
+    """Which it has under another name; what is beside the policy is of another one."""
+    known = Policy.load(copy / "policy.json")
+    provenance = dict(known.provenance)
+    told = provenance.pop("race")
+    told["table"][2]["diverged"] = told["table"][2].pop("failed")
+    other = Policy(known.sub_policies, provenance={**provenance, "calibration": told})
+    assert other.hash != known.hash
+    other.save(copy / "policy.json")
+    text = page_of(copy).text()
+    assert "Use faster-aa-x2: 42.0%." in text
+    assert "faster-aa-x2 (chosen) 42.0 1.550 2 1.25" in text  # no difference is known
+    assert "uniform 50.0 1 lost in epoch 1" in text
+    assert "uniform-x3" not in text
 
 
 def test_the_command_has_the_source_as_it_was_given(copy):
     assert json.loads((copy / "source.json").read_text()) == {"source": None}  # the embedded sample
+    end = "--out runs/again"
     for given, words in (
-        ({"source": "my photos/", "data_root": "/data"}, "fasteraa search 'my photos/' --data-root /data --config"),
-        (
-            {"source": "a", "device": "cpu", "no-calibrate": ""},
-            "config.toml --device cpu --no-calibrate --out runs/again",
-        ),
-        ({"source": "a", "calibrate-network": "x; y"}, "config.toml --calibrate-network 'x; y' --out runs/again"),
-        ({"source": 7}, "fasteraa search --config"),  # not what a search writes
-        ("[", "fasteraa search --config"),
+        ({"source": "my photos/", "data_root": "/data"}, f"'my photos/' --config CONFIG --data-root /data {end}"),
+        ({"source": "a", "device": "cpu", "minutes": "2.5"}, f"a --config CONFIG --device cpu --minutes 2.5 {end}"),
+        ({"source": "a", "device": "x; y"}, f"a --config CONFIG --device 'x; y' {end}"),
+        ({"source": 7}, f"--config CONFIG {end}"),  # not what a search writes
+        ("[", f"--config CONFIG {end}"),
     ):
         (copy / "source.json").write_text(given if isinstance(given, str) else json.dumps(given))
-        assert words in page_of(copy).text()
+        assert f"fasteraa search {words}".replace("CONFIG", str(copy / "config.toml")) in page_of(copy).text()
+
+
+# --- other folders --------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_a_race(raced):
+    page = page_of(raced)
+    sections = [attributes["id"] for attributes in page.all("section")]
+    assert sections == [name for name in SECTIONS if name not in OF_GRADIENT_SEARCH]
+    text = page.text()
+    assert "The race is finished." in text
+    known = json.loads((raced / "result.json").read_text())
+    assert known["recommendation"] in text
+    assert text.count("(chosen)") == 1
+    assert "Of the policy to use. A column is a stage" in text
+    assert "sample: 32 images of 10 classes at 8 x 8 pixels" in text
+    policies = f"none,mine={raced}/candidates/mine.json,uniform"
+    config = raced / "config.toml"
+    assert f"fasteraa race --policies '{policies}' --config {config} --device cpu --out runs/again" in text
+
+
+def test_a_race_under_way(raced, tmp_path):
+    folder = shutil.copytree(raced, tmp_path / "run")
+    for name in ("policy.json", "result.json", "summary.txt"):
+        (folder / name).unlink()
+    count = len(list((folder / "race" / "runs").iterdir()))
+    assert count >= 3
+    assert f"The race is under way, or was stopped: {count} trainings finished." in page_of(folder).text()
+    before = status(folder)
+    assert before["state"] == "racing"
+    next((folder / "race" / "runs").iterdir()).unlink()
+    assert status(folder)["version"] != before["version"]
+
+
+def test_the_folder_of_a_comparison(compared, tmp_path):
+    page = page_of(compared)
+    assert [attributes["id"] for attributes in page.all("section")] == OF_COMPARISON
+    assert "Comparison on sample The comparison is finished." in page.text()
+    assert "Lowest error: mine | <b>bold</b>" in page.text()
+    assert "invert +20.0 (±3.0)" in page.text()
+    assert status(compared)["state"] == "finished"
+    publish(replace(comparison("late"), missing=2), tmp_path)
+    assert "The comparison is under way, or was stopped." in page_of(tmp_path).text()
+    assert status(tmp_path)["state"] == "comparing"
 
 
 @pytest.fixture(scope="module")
@@ -194,18 +281,18 @@ def scenes(tmp_path_factory):
     """A finished search by masks."""
     folder = tmp_path_factory.mktemp("runs") / "scenes"
     images, masks = torch.arange(16 * 768).reshape(16, 3, 16, 16) % 256, torch.arange(16 * 256).reshape(-1, 16, 16) % 2
-    settings = SearchConfig(epochs=1, batch_size=8, size=16, sub_policies=2, backbone="small")
+    settings = SearchConfig(epochs=1, batch_size=8, size=16, sub_policies=2, critic="small")
     search((images.byte().numpy(), masks.byte().numpy()), settings, out=folder)
     return folder
 
 
 def test_a_search_by_masks_is_told_as_one(scenes):
-    """compare and the calibration train classifiers, so nobody is sent there; image and mask share a draw."""
+    """compare and the race train classifiers, so nobody is sent there; image and mask share a draw."""
     text = page_of(scenes).text()
     assert "16 images with masks of 2 classes at 16 x 16 pixels" in text
-    assert "There is no calibration for masks" in text
+    assert "A race trains classifiers, so images with masks have none" in text
     assert text.count("trains classifiers") == 3
-    for words in ("--no-calibrate", "--per-op", "to_timm", "Whole batches", "Pillow alone"):
+    for words in ("--no-race", "fasteraa race", "--per-op", "to_timm", "Whole batches", "Pillow alone"):
         assert words not in text, words
 
 
@@ -237,8 +324,7 @@ def test_timm_alone_does_the_policys_work(run):
 
 @pytest.mark.parametrize("place", range(4))
 def test_the_code_runs(run, place):
-    story = read_run(run)
-    title, code = view(story, Options())["code"][place]
+    title, code = view(read_run(run), Options())["code"][place]
     if title in ("timm", "albumentations"):
         pytest.importorskip(title)
     batch = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
@@ -270,11 +356,11 @@ def test_heat_map_by_hand(run, tmp_path):
 
 
 def test_trajectories_end_where_the_policies_stand(run):
-    story = read_run(run)
-    assert all(len(path) == 3 for path in story.masses.values())
-    for number, policy in ((0, story.start), (-1, story.found)):
+    record = read_run(run)
+    assert all(len(path) == 3 for path in record.masses.values())
+    for number, policy in ((0, record.start), (-1, record.gradient)):
         for op, value in mass(policy).items():
-            assert story.masses[op][number] == pytest.approx(value, abs=2e-3)
+            assert record.masses[op][number] == pytest.approx(value, abs=2e-3)
 
 
 # --- strangers ------------------------------------------------------------------------------------------------------
@@ -283,9 +369,13 @@ def test_trajectories_end_where_the_policies_stand(run):
 def test_hostile_names_are_escaped(copy, compared, tmp_path):
     found = Policy.load(copy / "policy.json")
     data = {**found.provenance["data"], "name": HOSTILE}
-    calibration = {"chosen": HOSTILE, "sentence": HOSTILE, "table": [{"candidate": HOSTILE, "errors": [1]}, 7, {}]}
-    provenance = {"data": data, "device": HOSTILE, "versions": {HOSTILE: HOSTILE}, "calibration": calibration}
-    Policy(found.sub_policies, HOSTILE, provenance=provenance).save(copy / "policy.json")
+    table = [{"candidate": HOSTILE, "errors": [1], "failed": HOSTILE}, 7, {}]
+    told = {"chosen": HOSTILE, "sentence": HOSTILE, "table": table, "network": HOSTILE, "epochs": 1}
+    provenance = {"data": data, "device": HOSTILE, "versions": {HOSTILE: HOSTILE}, "race": told}
+    hostile = Policy(found.sub_policies, HOSTILE, provenance=provenance)
+    hostile.save(copy / "policy.json")
+    known = {"policy": hostile.hash, "recommendation": HOSTILE, "candidates": {HOSTILE: HOSTILE, "b": 3}}
+    (copy / "result.json").write_text(json.dumps(known))
     other = tmp_path / "other"
     other.mkdir()
     publish(comparison(HOSTILE), other)
@@ -304,12 +394,14 @@ def test_hostile_names_are_escaped(copy, compared, tmp_path):
 @pytest.mark.parametrize(
     "provenance",
     [
-        {"data": "x", "calibration": [1]},
-        {"calibration": {"table": [], "effects": {"of": {"invert": "x", "rotate": [1], "color": [None, 2]}}}},
+        {"data": "x", "race": [1]},
+        {"race": {"table": [], "effects": {"of": {"invert": "x", "rotate": [1], "color": [None, 2]}}}},
+        {"race": {"table": [], "effects": {"of": 3}}},
         {"calibration": {"table": [], "effects": {"of": 3}}},
-        {"data": {"name": 5, "size": ["a", None]}, "calibration": {"table": "x"}},
+        {"data": {"name": 5, "size": ["a", None]}, "race": {"table": "x"}},
         {"seconds": "long", "versions": 3, "peak_memory_mib": "much", "epochs": "all", "finished": "no"},
-        {"data": {"name": "cifar10", "size": [-1, 0]}, "calibration": {"table": [{"errors": ["a"]}, {"errors": []}]}},
+        {"data": {"name": "cifar10", "size": [-1, 0]}, "race": {"table": [{"errors": ["a"]}, {"errors": []}]}},
+        {"race": {"table": [{"errors": [1], "losses": 3}], "seconds": "x", "epochs": "y", "folds": [], "sentence": 4}},
     ],
 )
 def test_provenance_of_any_shape(tmp_path, provenance):
@@ -317,27 +409,56 @@ def test_provenance_of_any_shape(tmp_path, provenance):
     assert "The search is finished." in page_of(tmp_path).text()
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"table": 3, "candidates": [1], "recommendation": 5},
+        {"table": [3, {"label": "none", "against_none": {"mean": "x"}}], "candidates": {"none": 1}},
+    ],
+)
+def test_results_of_any_shape(copy, beside):
+    known = {"policy": Policy.load(copy / "policy.json").hash, **beside}
+    (copy / "result.json").write_text(json.dumps(known))
+    assert "Use faster-aa-x2: 42.0%." in page_of(copy).text()
+
+
+def test_a_result_of_another_policy_is_not_shown(copy):
+    file = copy / "result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "policy": "sha256:9"}))
+    text = page_of(copy).text()
+    assert "against none" not in text.split("The policy")[0]
+    assert "uniform-x3" not in text
+
+
 # --- missing and damaged --------------------------------------------------------------------------------------------
 
 
-def test_a_run_whose_objective_is_gone_still_has_a_page(copy):
-    """It cannot go on, but what it found is there."""
+def test_the_folder_of_version_01_still_has_a_page(copy):
+    """It cannot be resumed, and its settings cannot be given to a command, but what it found is there."""
     file = copy / "config.toml"
-    text = file.read_text()
+    text = file.read_text().partition("[run]")[0].replace('critic = "small"', 'backbone = "small"')
     assert 'objective = "diverse"' in text
     file.write_text(text.replace('objective = "diverse"', 'objective = "hard"\nallowance = 1.0'))
+    (copy / "faster-aa.json").rename(copy / "found.json")
+    (copy / "result.json").unlink()
+    (copy / "checkpoint.pt").unlink()  # else it says the same as found.json
     assert "objective = &#34;hard&#34;" in make_page(copy, Options())
-    assert status(copy)["planned"] == len((copy / "metrics.jsonl").read_text().splitlines())
+    page = page_of(copy)
+    assert [attributes["id"] for attributes in page.all("section")] == SECTIONS
+    assert "Of the gradient search's policy." in page.text()
+    assert "settings of today: fasteraa search --out runs/again" in page.text()
+    assert status(copy) | {"version": ""} == {"state": "finished", "epochs": 2, "planned": 2, "version": ""}
 
 
 def test_missing_pieces(copy):
     assert "No comparison was given" in page_of(copy).text()
     for name, words in (
         ("metrics.jsonl", "No epoch is done yet"),
-        ("checkpoint.pt", "How often an image meets the operation"),
-        ("found.json", "2 sub-policies"),
+        ("checkpoint.pt", "How often an image is transformed by the operation"),
+        ("faster-aa.json", "Of the policy to use."),
+        ("result.json", "faster-aa-x2 (chosen) 42.0 1.550 2 1.25"),
         ("preview.png", "Sub-policy 1"),
-        ("start.json", "holds neither the start of the search nor its checkpoint"),
+        ("start.json", "holds neither the start of the gradient search nor its checkpoint"),
         ("config.toml", "The search is finished."),
     ):
         (copy / name).unlink()
@@ -374,20 +495,25 @@ def test_pictures_have_the_size_that_was_asked_for_or_the_images_own(copy, monke
 
 
 def test_unfinished_runs(copy):
-    (copy / "policy.json").unlink()
-    (copy / "found.json").unlink()
-    (copy / "summary.txt").unlink()
+    for name in ("policy.json", "faster-aa.json", "result.json", "summary.txt"):
+        (copy / name).unlink()
     text = (copy / "config.toml").read_text()
     (copy / "config.toml").write_text(text.replace("epochs = 2", "epochs = 5"))
     with (copy / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 3, "dist')  # being written
     page = page_of(copy)
     assert "under way, or was stopped: 2 of 5 epochs." in page.text()
+    assert "There is no policy yet" in page.text()
     assert page.all("progress")[0]["value"] == "2"
-    assert page.all("table")[1].get("id") == "heat-map"  # from the checkpoint
+    assert page.all("table")[0].get("id") == "heat-map"  # from the checkpoint
     assert status(copy) | {"version": ""} == {"state": "searching", "epochs": 2, "planned": 5, "version": ""}
+    (copy / "config.toml").write_text(text.replace("epochs = 2", "# epochs ="))
+    start = Policy.load(copy / "start.json")
+    settled = {**start.provenance, "config": {"epochs": 7}}
+    Policy(start.sub_policies, provenance=settled).save(copy / "start.json")
+    assert status(copy)["planned"] == 7  # as the search decided when it knew the images
     (copy / "checkpoint.pt").unlink()
-    assert "the search has not finished an epoch" in page_of(copy).text()
+    assert "the gradient search has not finished an epoch" in page_of(copy).text()
 
 
 def test_states(copy):
@@ -396,15 +522,22 @@ def test_states(copy):
 
     assert state() == "finished"
     before = status(copy)["version"]
-    (copy / "summary.txt").unlink()
+    policy, found = Policy.load(copy / "policy.json"), Policy.load(copy / "faster-aa.json")
+    (copy / "policy.json").unlink()
     assert status(copy)["version"] != before
-    (copy / "calibration").mkdir()
-    assert state() == "calibrating"
-    (copy / "summary.txt").write_text("x")
-    found = Policy.load(copy / "found.json")
-    Policy(found.sub_policies, provenance={**found.provenance, "finished": False}).save(copy / "policy.json")
+    assert state() == "searching"
+    (copy / "race").mkdir()
+    assert state() == "racing"
+    policy.save(copy / "policy.json")
+    assert state() == "finished"
+    schedule, summary = copy / "race" / "schedule.json", copy / "summary.txt"
+    for over, older, expected in ((False, False, "racing"), (True, False, "finished"), (False, True, "finished")):
+        schedule.write_text(json.dumps({"setup": {"over": over}}))
+        os.utime(schedule, (0, summary.stat().st_mtime + (-9 if older else 9)))
+        assert state() == expected  # a race that had less time is run again; one that failed is older than the summary
+    Policy(policy.sub_policies, provenance={**policy.provenance, "finished": False}).save(copy / "policy.json")
     assert state() == "ended early"
-    Policy(found.sub_policies, provenance={**found.provenance, "epochs": 1}).save(copy / "policy.json")
+    Policy(found.sub_policies, provenance={**found.provenance, "epochs": 1}).save(copy / "faster-aa.json")
     assert state() == "searching"  # resumed
 
 
@@ -415,6 +548,8 @@ def test_states(copy):
         ("start.json", b"[]", "a policy must be an object"),
         ("config.toml", b"[search", "is not valid TOML"),
         ("config.toml", b"epochs = 'x'", "epochs must be a whole number"),
+        ("config.toml", b"[search]\nepochs = 'x'\n[run]\n", "epochs must be a whole number"),
+        ("result.json", b"{", "is not a complete JSON document"),
         ("metrics.jsonl", b"nothing\n{}\n", "line 1 of .* is no epoch"),
         ("checkpoint.pt", b"PK", "could not be read: is it damaged"),
         ("comparison.json", b'{"rows": 3}', "is no comparison"),
@@ -436,7 +571,7 @@ def test_a_checkpoint_of_other_settings(copy):
 def test_no_run(tmp_path):
     with pytest.raises(RunError, match="needs the folder of a run"):
         make_page(tmp_path / "no", Options())
-    with pytest.raises(RunError, match=r"neither config\.toml nor policy\.json"):
+    with pytest.raises(RunError, match=r"no config\.toml, no policy\.json and no comparison\.json"):
         make_page(tmp_path, Options())
     Policy.named("uniform").save(tmp_path / "policy.json")
     with pytest.raises(RunError, match=r"holds no comparison\.json"):

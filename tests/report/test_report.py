@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from fasteraa.methods import Candidate
+from fasteraa.methods.op_effects import Effects
 from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.report.outputs import result_dict
 from fasteraa.report.preview import draw_sheet
 from fasteraa.report.summary import changes, mass, summarise
+from fasteraa.selection.ranking import Trial
+from fasteraa.selection.result import RaceResult, Result
+from fasteraa.train.recipe import TrainRecipe
 
 
 def policy(invert, rotate):
@@ -23,13 +29,73 @@ def test_mass_by_hand():
     assert mass(Policy.named("none")) == {}
 
 
+def searched(start, end, **more):
+    """A gradient search that was not raced."""
+    return Result(end, (Candidate("faster-aa", end), Candidate("faster-aa-start", start)), None, **more)
+
+
 def test_changes_and_words():
     start, found = policy(0.8, 0.2), policy(0.1, 0.9)
     assert [row[0] for row in changes(start, found)] == ["rotate", "flip", "invert"]
-    text = summarise(start, found)
+    text = summarise(searched(start, found))
+    assert text.startswith("Use faster-aa: it is what its method proposes, and was not raced.")
     assert "gained:     rotate (5.6% to 25.3%)" in text
     assert "suppressed: invert (7.5% to 0.9%)" in text
     assert "1. (75%)" in text
+
+
+def test_what_else_is_known_without_a_race():
+    details = {"faster-aa": {"epochs": [1, 2], "planned": 20, "finished": False}}
+    text = summarise(searched(policy(0.8, 0.2), policy(0.8, 0.2), note="There was no race: why.", details=details))
+    first = text.split("\n\n")[0]
+    assert "There was no race: why. The gradient search ended early, after 2 of 20 epochs" in first
+
+
+def raced(chosen="uniform"):
+    """Three candidates, of which one was eliminated after the first training and one failed."""
+    candidates = {name: Candidate(name, Policy.named(name)) for name in ("none", "uniform", "general", "uniform-x2")}
+    trials = {
+        "uniform": Trial(candidates["uniform"], (20.0, 22.0), (1.0, 1.1), (0.5, 0.7), 200),
+        "none": Trial(candidates["none"], (30.0, 31.0), (0.5, 0.6), (0.9, 0.8), 200),
+        "general": Trial(candidates["general"], (40.0,), (1.2,), (1.25,), 100),
+        "uniform-x2": Trial(candidates["uniform-x2"], (90.0,), (), (2.3,), 100, failed="the loss was not finite"),
+    }
+    first = trials.pop(chosen)
+    race = RaceResult(first, (first, *trials.values()), 3, TrainRecipe(network="small", epochs=40), 10.0, 300, 300)
+    effects = Effects({"invert": 12.3, "rotate": -3.0}, {"invert": 2.0, "rotate": 1.2}, 1.0, 54)
+    return Result(first.policy, tuple(candidates.values()), None, race=race, effects=effects)
+
+
+def test_the_summary_of_a_race():
+    answer, table, operations, words = summarise(raced()).split("\n\n")
+    assert answer.startswith("Use uniform: 21.0% held-out error against 30.5% without augmentation (2 trainings of 40")
+    bar, full = "\u2588" * 6, "\u2588" * 8  # the widest is that of 90%, over 24 columns
+    assert [line.split() for line in table.splitlines()] == [
+        ["error", "%", "loss", "trainings"],
+        ["uniform", bar, "21.0", "0.600", "2"],
+        ["none", full, "30.5", "0.850", "2"],
+        ["general", "eliminated", "40.0", "1.250", "1"],
+        ["uniform-x2", "failed", "90.0", "2.300", "1"],
+    ]
+    assert operations.endswith("two standard errors, 54 trainings):\n  rotate -3 ± 2, invert +12 ± 4")
+    assert words.startswith("uniform: 1 sub-policy")
+
+
+def test_the_result_as_plain_values():
+    """What the page and others read."""
+    found = result_dict(raced())
+    assert (found["chosen"], found["policy"]) == ("uniform", Policy.named("uniform").hash)
+    assert found["recommendation"] == summarise(raced()).split("\n\n")[0]
+    rows = {row["label"]: row for row in found["table"]}
+    assert rows["uniform"]["against_none"]["mean"] == -9.5
+    assert rows["none"]["against_none"] is None
+    assert rows["general"]["against_none"] == {"mean": 10.0, "half": None, "n": 1, "p": None}  # JSON has no infinity
+    assert [rows[name]["eliminated"] for name in rows] == [False, False, True, True]
+    assert rows["uniform-x2"]["failed"] == "the loss was not finite"
+    assert found["effects"]["of"] == {"invert": [12.3, 2.0], "rotate": [-3.0, 1.2]}
+    assert found["candidates"] == {
+        name: Policy.named(name).hash for name in ("none", "uniform", "general", "uniform-x2")
+    }
 
 
 def test_the_sheet_shows_originals_and_augmented_images():

@@ -217,7 +217,8 @@ def _estimate(found: dict[str, Any]) -> Estimate:
 
 # --- the picture -----------------------------------------------------------------------------------------------------
 
-_WIDTH, _LEFT, _RIGHT, _LINE, _TOP = 760, 210, 90, 28, 16
+_WIDTH, _RIGHT, _LINE, _TOP = 760, 90, 28, 16
+_LETTER = 7.5  # as wide as one of a name is drawn
 
 
 def to_svg(comparison: Comparison, kind: str | None = None) -> str:
@@ -225,21 +226,23 @@ def to_svg(comparison: Comparison, kind: str | None = None) -> str:
     rows = sorted(comparison.rows, key=lambda row: row.error.mean)
     if not rows:
         return drawing(_WIDTH, 40, [text(20, 24, "No run has an error.")], "errors by policy", kind)
-    errors = [error for row in rows for error in row.errors.values()]
-    x = Scale.around(errors, _LEFT, _WIDTH - _RIGHT, room=0.15)
+    names = [short(row.label) for row in rows]
+    left = 24 + _LETTER * max(map(len, names))
+    x = Scale.around([error for row in rows for error in row.errors.values()], left, _WIDTH - _RIGHT, room=0.15)
     bottom = _TOP + _LINE * len(rows) + 6
     marks = x_axis(x, _TOP, bottom)
-    for number, row in enumerate(rows):
-        marks += _row_marks(row, x, _TOP + _LINE * (number + 0.5))
-    marks.append(text((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 31, f"error %, {comparison.data}", "tick"))
-    return drawing(_WIDTH, bottom + 34, marks, "errors by policy", kind)
+    for number, (name, row) in enumerate(zip(names, rows, strict=True)):
+        y = _TOP + _LINE * (number + 0.5)
+        marks += [text(left - 12, y + 4, name, "name"), *_row_marks(row, x, y)]
+    marks.append(text((left + _WIDTH - _RIGHT) / 2, bottom + 31, f"error %, {comparison.data}", "tick"))
+    return drawing(_WIDTH, bottom + 36, marks, "errors by policy", kind)
 
 
 def _row_marks(row: Row, x: Scale, y: float) -> list[str]:
-    marks = [text(_LEFT - 12, y + 4, short(row.label), "name")]
+    marks = []
     if math.isfinite(row.error.half):
         marks.append(error_bar(x, y, row.error.mean - row.error.half, row.error.mean + row.error.half))
-    marks += [dot(x(error), y, kind="dot faint") for error in row.errors.values()]
+    marks += [dot(x(error), y) for error in row.errors.values()]
     marks.append(bar(x(row.error.mean) - 1.5, y - 8, 3, 16, "mean"))
     return [*marks, text(_WIDTH - _RIGHT + 12, y + 4, f"{row.error.mean:.2f}")]
 

@@ -58,7 +58,7 @@ def strips(images: Tensor, policy: Policy | None, seed: int = 0) -> list[Strip]:
     if policy is not None:
         rows.append(_strip("As training sees them", f"The policy {policy.name}", policy(images, generator)[:COLUMNS]))
         subs = sorted(enumerate(policy.sub_policies, 1), key=lambda pair: -pair[1].weight)[:MOST_ROWS]
-        for number, sub in subs:
+        for number, sub in subs if len(subs) > 1 else ():  # a single one is what training sees
             shown = augmented(policy, sub, images, COLUMNS, generator)
             rows.append(_strip(f"Sub-policy {number}", describe_sub_policy(policy, sub), shown))
     return rows

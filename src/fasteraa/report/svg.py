@@ -30,7 +30,7 @@ _COLOURS = {  # class -> what it draws: light, dark
 }
 STYLE = (
     "text{font:12px system-ui,sans-serif}.tick{text-anchor:middle}.left,.name{text-anchor:end}.title{font-weight:bold}"
-    ".interval{stroke-width:3}.line,.ring{fill:none;stroke-width:2}.faint{opacity:.45}"
+    ".interval{stroke-width:3;opacity:.4}.line,.ring{fill:none;stroke-width:2}.faint{opacity:.45}"
     + "".join(f"{name}{{{kind}:{light}}}" for name, (kind, light, _) in _COLOURS.items())
     + "@media(prefers-color-scheme:dark){"
     + "".join(f"{name}{{{kind}:{dark}}}" for name, (kind, _, dark) in _COLOURS.items())
