@@ -17,7 +17,7 @@ from fasteraa.errors import ConfigError, RaceError
 from fasteraa.methods import Budget, Candidate, Method
 from fasteraa.methods.task import Task
 from fasteraa.runtime.decisions import Decisions
-from fasteraa.runtime.device import find_device
+from fasteraa.runtime.device import device_name, find_device
 from fasteraa.selection.config import RaceConfig, race_recipe
 from fasteraa.selection.folds import folded, raceable
 from fasteraa.selection.race import race as run_race
@@ -170,13 +170,24 @@ def _result(task: Task, candidates: Sequence[Candidate], race: RaceResult | None
 
 
 def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
-    """Where the policy was made: what the gradient search keeps, or the least that is known of any search."""
-    known = next((each.policy.provenance for each in candidates if each.policy.provenance.get("data")), None)
-    if known is not None:
-        return known
+    """Where the policy was made: what the gradient search of this run keeps, or the least that is known of any search.
+
+    Policies that somebody brought may have been found on other images.
+    """
+    searched = next((each.policy.provenance for each in candidates if "planned" in each.details), None)
+    if searched is not None:
+        return searched
     data = task.data
-    about = {"name": data.name, "images": len(data), "classes": len(data.classes), "fingerprint": data.fingerprint}
-    return {"method": "race", "data": about, "config": task.config.plain(), "finished": True}
+    about = {
+        "name": data.name,
+        "task": data.task,
+        "images": len(data),
+        "classes": len(data.classes),
+        "size": list(data.size),
+        "fingerprint": data.fingerprint,
+    }
+    device = device_name(task.device)
+    return {"method": "race", "data": about, "config": task.config.plain(), "finished": True, "device": device}
 
 
 def _gradient_end(end: float) -> float:
