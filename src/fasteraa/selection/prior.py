@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fasteraa.methods import Candidate, Expected
+from fasteraa.policy.named import RACED_FINE_TUNING
 
 # Error relative to that of the middling policy on the same data, the most telling first: about the mean of seven sets
 # of images in short trainings and of five in long ones. `results/defaults` has the numbers, and
@@ -39,12 +40,16 @@ _SPREAD_OF_NONE = 0.25  # on one set it has three quarters more errors than the 
 _FIRST = 2  # of the order above: what every policy is compared with
 
 
-def with_prior(candidates: Sequence[Candidate]) -> list[Candidate]:
+def with_prior(candidates: Sequence[Candidate], fine_tuning: bool = False) -> list[Candidate]:
     """In the order in which a small budget keeps them, with what is expected of those that are known.
+
+    Of fine-tuning nothing is expected: what helps a long training from scratch often harms there.
 
     A candidate that is not known comes right after what every policy is compared with: it was made for these images.
     """
-    order = {label: place for place, label in enumerate(_ERRORS)}
+    order = {label: place for place, label in enumerate(RACED_FINE_TUNING if fine_tuning else _ERRORS)}
+    if fine_tuning:
+        return sorted(candidates, key=lambda each: order.get(each.label, len(order)))
     ranked = sorted(candidates, key=lambda each: order.get(each.label, _FIRST - 0.5))
     return [each if each.expected is not None else replace(each, expected=expected(each.label)) for each in ranked]
 

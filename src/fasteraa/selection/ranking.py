@@ -26,6 +26,7 @@ _FURTHEST = 3.0
 # what longer trainings take off a loss, relative to it, when a network is as far from fitting as one that guesses;
 # from test errors of three sets of results/quality and of five of results/unseen
 CREDIT = 0.2
+PROBABLY = 0.8  # with which a policy must be better than `none` to be chosen
 _LOSS_NOISE = 0.62  # that of a loss, relative to it, as a share of that of an error, relative to that
 
 
@@ -60,8 +61,17 @@ class Trial:
 
         It knows that other images could have been held out, not that another seed would have trained otherwise.
         """
+        return self._relative_noise * self.prediction
+
+    @property
+    def measured_noise(self) -> float:
+        """The same of its loss as it was measured."""
+        return self._relative_noise * self.score
+
+    @property
+    def _relative_noise(self) -> float:
         share = min(max(self.error / 100, 1 / max(self.images, 2)), 1 - 1 / max(self.images, 2))
-        return _LOSS_NOISE * self.prediction * math.sqrt((1 - share) / (share * max(self.images, 1)))
+        return _LOSS_NOISE * math.sqrt((1 - share) / (share * max(self.images, 1)))
 
     @property
     def predictions(self) -> tuple[float, ...]:
@@ -130,10 +140,44 @@ def keep_first(trials: list[Trial], count: int) -> list[Trial]:
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
-    """The lowest estimate of those that came furthest; `none` if it is as low. Those that failed lose."""
+    """The lowest estimate of those that came furthest and are probably better than `none`, as measured on these images.
+
+    What was expected before orders good policies; it does not make one. Those that failed lose.
+    """
+    finalists = _finalists(trials)
+    none = next((trial for trial in finalists if trial.label == "none"), None)
+    if none is None:
+        return _ranked(finalists)[0]
+    better = better_than_none(trials)
+    good = [each for each in finalists if better.get(each.label, 0.0) >= PROBABLY and each.error <= none.error]
+    return next((trial for trial in _ranked([*good, none]) if trial is not none), none) if good else none
+
+
+def better_than_none(trials: Sequence[Trial]) -> dict[str, float]:
+    """The probability that a candidate's loss is below that of `none`, by trainings on the same folds and seeds."""
+    finalists = _finalists(trials)
+    none = next((trial for trial in finalists if trial.label == "none"), None)
+    if none is None:
+        return {}
+    noise = _training_noise(finalists)
+    return {
+        each.label: _below(none.score - each.score, max(each.measured_noise, noise))
+        for each in finalists
+        if each is not none
+    }
+
+
+def _finalists(trials: Sequence[Trial]) -> list[Trial]:
     sound = [trial for trial in trials if not trial.failed]
     furthest = max(len(trial.errors) for trial in sound)
-    return _ranked([trial for trial in sound if len(trial.errors) == furthest])[0]
+    return [trial for trial in sound if len(trial.errors) == furthest]
+
+
+def _below(difference: float, noise: float) -> float:
+    """The normal distribution; without noise a difference is certain."""
+    if not noise:
+        return 0.5 if difference == 0 else float(difference > 0)
+    return 0.5 * (1 + math.erf(difference / noise / math.sqrt(2)))
 
 
 def _ranked(trials: Sequence[Trial]) -> list[Trial]:
