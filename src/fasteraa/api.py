@@ -39,6 +39,7 @@ from fasteraa.train.recipe import (
     TrainRecipe,
     check_network,
     choose_recipe,
+    epochs_words,
     finetune_recipe,
     image_side,
     interpolation,
@@ -334,7 +335,8 @@ def _checked(minutes: float) -> float:
 
 def _what_comes(split: Split, recipe: TrainRecipe, device: str, count: int) -> str:
     height, width = split.train.size
+    what = f"{count} run{'s' * (count != 1)} of {recipe.network} for {epochs_words(recipe.epochs)}"
     return (
-        f"{split.train.name}: {len(split.train)} images at {height}x{width}, {count} runs of {recipe.network} for "
-        f"{recipe.epochs} epochs on {device_name(device)}; measured on {len(split.held_out)} images ({split.name})"
+        f"{split.train.name}: {len(split.train)} images at {height}x{width}, {what} on {device_name(device)}; measured "
+        f"on {len(split.held_out)} images ({split.name})"
     )

@@ -23,6 +23,7 @@ from fasteraa.ops import OPS, select
 from fasteraa.policy.named import EFFECTS, weighted
 from fasteraa.policy.policy import Policy
 from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Runner, run_jobs
 
 FEWEST, MOST = 18, 54  # trainings; fewer tell too little, more are better spent on the race
@@ -51,7 +52,7 @@ class OpEffects(Method):
         if not plan["trainings"]:
             return []
         jobs = drawn_jobs(task, ops, plan["trainings"], plan["epochs"])
-        task.say(f"op-effects: {len(jobs)} trainings of {plan['epochs']} epochs of {task.recipe.network}")
+        task.say(f"op-effects: {len(jobs)} trainings of {epochs_words(plan['epochs'])} of {task.recipe.network}")
         outcomes = run_jobs(runner, jobs)
         measured = read_experiment(jobs, outcomes, ops)
         return [] if measured is None else weighted_candidates(*measured)

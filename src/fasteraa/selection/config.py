@@ -30,7 +30,7 @@ class RaceConfig(Settings):
 
     minutes: float = setting(1.5, "What the race may take, trainings of methods included.", above=0)
     trainings: int | None = setting(
-        None, "A number of trainings instead of minutes: then the same seed gives the same policy.", least=1
+        None, "A number of trainings instead of minutes: then the same seed gives the same policy.", least=2
     )
     network: str | None = setting(None, "What is trained: the network that you will train, if it is a small one.")
     pretrained: bool = setting(False, "Fine-tune timm's own weights of the network (--network timm:NAME).")

@@ -29,6 +29,7 @@ from fasteraa.selection.schedule import (
     trainings_of_rounds,
 )
 from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Runner, run_jobs
 
 
@@ -60,7 +61,7 @@ def race(
     check_candidates(candidates)
     if not 0 <= credit < math.inf:
         raise ConfigError(f"the credit for what is hard to learn must be finite and must not be negative, got {credit}")
-    candidates = with_prior(candidates)
+    candidates = with_prior(candidates, task.recipe.fine_tunes)
     _forget_another_race(task.decisions, candidates)
     ledger = _Ledger(budget, spent)
     task.decisions.decide("race", lambda: _planned(task, candidates, runner, budget.less(spent)))
@@ -126,7 +127,7 @@ def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger:
     alive = trials
     for number in range(len(schedule.repeats)):
         if number == len(schedule.rounds):
-            payable = next_round(schedule, len(alive), ledger.left(schedule))
+            payable = next_round(schedule, len(alive), ledger.left(schedule), ledger.budget.trainings is not None)
             if payable is None:
                 break
             schedule = schedule.begin(schedule.repeats[number] * payable[0], payable[1])
@@ -173,7 +174,8 @@ def _train_round(
     missing = len({job.key for job in jobs if runner.cache.read(job) is None})
     if missing:
         recipe = jobs[0].recipe
-        each = f"{len(blocks)} training{'s' * (len(blocks) > 1)} of {recipe.epochs} epochs of {recipe.network}"
+        count = f"{len(blocks)} training{'s' * (len(blocks) > 1)}"
+        each = f"{count} of {epochs_words(recipe.epochs)} of {recipe.network}"
         task.say(f"race, round {number + 1}: {len(alive)} candidates, {each} each")
     began = time.monotonic()
     outcomes = run_jobs(runner, jobs)

@@ -12,7 +12,7 @@ from fasteraa.methods import Candidate
 from fasteraa.policy.policy import Policy
 from fasteraa.selection.ranking import Trial
 from fasteraa.selection.schedule import Round
-from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.recipe import TrainRecipe, epochs_words
 from fasteraa.train.statistics import Estimate, paired
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class RaceResult:
 
     @property
     def table(self) -> tuple[Row, ...]:
-        none = next((trial for trial in self.trials if trial.label == "none"), None)
+        none = next((trial for trial in self.trials if trial.label == "none" and not trial.failed), None)
         most = max(len(trial.errors) for trial in self.trials)
         return tuple(self._row(trial, none, most) for trial in self.trials)
 
     def _row(self, trial: Trial, none: Trial | None, most: int) -> Row:
         against = None
-        if none is not None and none is not trial:
+        if none is not None and none is not trial and not trial.failed:
             shared = min(len(trial.errors), len(none.errors))
             against = self._paired(trial.errors[:shared], none.errors[:shared])
         return Row(
@@ -106,10 +106,10 @@ class RaceResult:
 
     def _recommendation(self) -> str:
         least, most = self.least_epochs, self.recipe.epochs
-        epochs = f"{most}" if least == most else f"{least} to {most}"
+        epochs = epochs_words(most) if least == most else f"{least} to {epochs_words(most)}"
         part = f", {self.images} of {self.all_images} images" if self.images < self.all_images else ""
         count = len(self.chosen.errors)
-        how = f"{count} training{'s' * (count > 1)} of {epochs} epochs of {self.recipe.network}{part}"
+        how = f"{count} training{'s' * (count > 1)} of {epochs} of {self.recipe.network}{part}"
         row = next(row for row in self.table if row.label == self.chosen.label)
         if self.chosen.label == "none":
             return f"Use none: no policy did better than no augmentation ({row.error:.1f}% held-out error, {how})."

@@ -119,14 +119,16 @@ def payable_images(
 def plan_race(task: Task, candidates: Sequence[Candidate], budget: Budget, epoch: float) -> Schedule:
     """As many candidates and epochs (at most those of the recipe) as the whole race can pay for.
 
-    An epoch of a training costs `epoch` seconds.
+    An epoch of a training costs `epoch` seconds; where trainings are counted, each has as many epochs as are worth it.
     """
     least = task.informative_epochs()
     long = min(task.recipe.epochs, LONG * least)
-    most = task.recipe.epochs if budget.trainings is None else int(long)
-    cost = epoch if budget.trainings is None else 1 / most
-    repeats = payable_repeats(len(candidates), long, cost, budget.amount, len(task.folds))
-    count, epochs = payable_candidates(len(candidates), least, most, cost, budget.amount, repeats)
+    if budget.trainings is None:
+        repeats = payable_repeats(len(candidates), long, epoch, budget.seconds, len(task.folds))
+        count, epochs = payable_candidates(len(candidates), least, task.recipe.epochs, epoch, budget.seconds, repeats)
+    else:
+        repeats = payable_repeats(len(candidates), 1, 1, budget.trainings, len(task.folds))
+        count, epochs = countable_candidates(len(candidates), budget.trainings, repeats), int(long)
     return Schedule(
         candidates=tuple(candidate.label for candidate in candidates[:count]),
         repeats=repeats,
@@ -159,18 +161,28 @@ def payable_candidates(
     return count, min(most, max(LEAST_EPOCHS, epochs(count)))
 
 
+def countable_candidates(count: int, trainings: int, repeats: Sequence[int]) -> int:
+    """As many as the whole race can pay for; where those are few, as many as its first round can."""
+    while count > LEAST_CANDIDATES and sum(trainings_of_rounds(count, repeats)) > trainings:
+        count -= 1
+    return min(count, max(trainings // repeats[0], 2))
+
+
 # --- what is decided between rounds --------------------------------------------------------------------------------
 
 
-def next_round(schedule: Schedule, alive: int, amount: float) -> tuple[int, int] | None:
+def next_round(schedule: Schedule, alive: int, amount: float, counted: bool = False) -> tuple[int, int] | None:
     """Candidates and epochs of the next round; None if `amount` does not pay for one. The first is run in any case.
 
-    When a machine is slower than it was measured, fewer candidates stay than were to.
+    When a machine is slower than it was measured, or few of the `counted` trainings are left, fewer candidates stay
+    than were to.
     """
     if not schedule.rounds:
         return alive, schedule.epochs
     for count in range(alive, min(alive, _FINALISTS) - 1, -1):
-        if (epochs := _next_epochs(schedule, count, amount)) is not None:
+        if counted and schedule.repeats[len(schedule.rounds)] * count <= amount:
+            return count, schedule.epochs
+        if not counted and (epochs := _next_epochs(schedule, count, amount)) is not None:
             return count, epochs
     return None
 

@@ -179,6 +179,11 @@ def choose_recipe(images: int, side: int, device: str, network: str = "auto") ->
     return replace(recipe, epochs=min(max(recipe.epochs, 1000 * recipe.epochs // images), _MOST_EPOCHS))
 
 
+def epochs_words(count: int) -> str:
+    """`1 epoch`, `12 epochs`."""
+    return f"{count} epoch{'s' * (count != 1)}"
+
+
 def check_network(recipe: TrainRecipe, network: str) -> None:
     """A recipe has its network."""
     if network not in ("auto", recipe.network):

@@ -1,0 +1,174 @@
+"""What a race says: the recommendation first, then who was ahead of it, and whether trainings were long enough."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from fasteraa.methods import Candidate, Expected
+from fasteraa.policy.named import named
+from fasteraa.selection.result import RaceResult, Result, chosen_policy, difference_words
+from fasteraa.selection.schedule import Round
+from fasteraa.train.statistics import Estimate
+
+from .conftest import RECIPE, brightness_classes
+from .test_ranking import trial
+
+
+def result_of(*trials, folds=3, **more):
+    return RaceResult(trials[0], trials, folds, RECIPE, 1.0, **more)
+
+
+# --- the sentence ----------------------------------------------------------------------------------------------------
+
+
+def test_the_recommendation_comes_first_with_its_difference_to_none():
+    """Differences of -1, -2 and -1.5 on three folds that share images: the mean and its interval."""
+    result = result_of(trial("a", (5.0, 5.0, 5.0)), trial("none", (6.0, 7.0, 6.5)))
+    half = 4.30265 * math.sqrt(0.25 * (1 / 3 + 1 / 2))
+    assert result.sentence() == (
+        "Use a: 5.0% held-out error against 6.5% without augmentation (3 trainings of 12 epochs of small, difference "
+        f"-1.5 ± {half:.1f} points)."
+    )
+
+
+def test_one_training_has_no_interval():
+    result = result_of(trial("a", (5.0,)), trial("none", (6.0,)))
+    assert "(1 training of 12 epochs of small, difference -1.0 points, one training)." in result.sentence()
+    assert difference_words(Estimate(-2.5, 0.8, 3)) == "-2.5 ± 0.8 points"
+
+
+def test_one_epoch_is_one_epoch():
+    result = replace(result_of(trial("a", (5.0,))), recipe=replace(RECIPE, epochs=1))
+    assert result.sentence() == "Use a: 5.0% held-out error (1 training of 1 epoch of small)."
+
+
+def test_where_nothing_is_better_than_none():
+    result = result_of(trial("none", (5.0, 5.0)), trial("a", (6.0, 6.5)))
+    assert result.sentence() == (
+        "Use none: no policy did better than no augmentation (5.0% held-out error, 2 trainings of 12 epochs of small)."
+    )
+
+
+def test_without_none_or_where_that_failed_there_is_no_difference():
+    alone = "Use a: 5.0% held-out error (1 training of 12 epochs of small)."
+    assert result_of(trial("a", (5.0,)), trial("b", (6.0,))).sentence() == alone
+    failed = replace(trial("none", (50.0,)), failed="why")
+    result = result_of(trial("a", (5.0,)), failed)
+    assert result.sentence() == alone
+    assert [row.against_none for row in result.table] == [None, None]
+
+
+def test_a_part_of_the_images_is_said():
+    result = result_of(trial("a", (5.0,)), images=1000, all_images=1500)
+    assert "(1 training of 12 epochs of small, 1000 of 1500 images)" in result.sentence()
+    assert "(1 training of 12 epochs of small)" in replace(result, images=1500).sentence()
+
+
+def test_fewer_epochs_in_later_rounds_are_said():
+    rounds = (Round(5, 12, 1.0), Round(3, 7, 1.0))
+    assert "7 to 12 epochs of small" in result_of(trial("a", (5.0,)), rounds=rounds).sentence()
+
+
+def test_what_did_better_and_was_not_chosen_is_explained():
+    """By its loss, by what is easy to learn, or by too few images; what looks the same is not said to be better."""
+
+    def said(other, **mine):
+        first = replace(trial("a", (7.0, 7.0)), **mine)
+        return result_of(first, other, trial("none", (9.0, 9.0))).sentence()
+
+    fewer = trial("b", (6.0, 6.0))
+    unsure = replace(fewer, scores=(8.0, 8.0))
+    assert said(unsure).endswith("b has fewer errors but a higher loss (6.0%, loss 8.000 against 7.000).")
+    credited = {"losses": (2.0, 2.0), "credit": 0.5, "guess_loss": 2.0}
+    easy = replace(fewer, losses=(0.1, 0.1), credit=0.5, guess_loss=2.0)
+    assert said(easy, **credited).endswith(
+        "b did better (6.0%, loss 6.000 against 7.000) but is easier to learn, so longer trainings gain less by it."
+    )
+    assert said(fewer).endswith(
+        "b did better (6.0%, loss 6.000 against 7.000), by less than so few images can tell from what is usual."
+    )
+    for same in (trial("b", (6.99, 6.99)), trial("b", (7.5, 7.5)), replace(fewer, failed="why"), trial("b", (6.0,))):
+        assert "b " not in said(same)  # not fewer, not sound, or eliminated earlier on fewer images
+    best = result_of(trial("a", (7.0,)), trial("b", (6.5,)), trial("c", (6.0,)))
+    assert "c did better" in best.sentence()  # the one with the fewest errors
+
+
+def test_trainings_too_short_to_say_much_are_said_to_be():
+    result = result_of(trial("a", (5.0,)), rounds=(Round(6, 40, 1.0),), informative=(60, 601.0))
+    assert result.longer == (60, 11)
+    assert result.sentence().endswith(
+        " Trainings this short say little about longer ones: 60 epochs would say more, and take about 11 minutes "
+        "(--race-minutes 11)."
+    )
+    assert "short" not in replace(result, rounds=(Round(6, 48, 1.0),)).sentence()  # a slow machine, four fifths
+    assert "short" not in replace(result, informative=None).sentence()
+    assert replace(result, informative=(60, 1.0)).longer == (60, 2)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_for_every_candidate():
+    first, none, early = trial("a", (5.0, 5.5)), trial("none", (6.0, 7.0)), trial("b", (8.0,))
+    lost = replace(trial("c", (50.0,)), losses=(), failed="why")
+    rows = {row.label: row for row in result_of(first, none, early, lost).table}
+    assert list(rows) == ["a", "none", "b", "c"]
+    assert (rows["a"].error, rows["a"].trainings, rows["a"].errors) == (5.25, 2, (5.0, 5.5))
+    assert rows["a"].against_none.mean == pytest.approx(-1.25)
+    assert rows["b"].against_none == Estimate(2.0, math.inf, 1)  # on the fold that both had
+    assert rows["none"].against_none is None
+    assert [rows[label].eliminated for label in rows] == [False, False, True, True]
+    assert (rows["c"].failed, rows["c"].train_loss, rows["c"].against_none) == ("why", None, None)
+
+
+def test_folds_that_share_images_are_less_sure_than_seeds():
+    """Differences of -1, -2 and -1.5: t is 3.93, of two degrees of freedom; else it were 5.20 (p 0.035)."""
+    result = result_of(trial("a", (5.0, 5.0, 5.0)), trial("b", (6.0, 7.0, 6.5)), folds=5)
+    assert result.against("b").p == pytest.approx(1 - 3.928 / (2 + 3.928**2) ** 0.5, abs=1e-4)
+    assert not result.against("b").significant
+    assert result.against("a") is None
+    assert result.against("c") is None
+
+
+def test_differences_are_those_of_what_is_predicted():
+    easy, hard = (
+        replace(trial(label, (error,) * 2), losses=(loss,) * 2, credit=0.4, guess_loss=4.0)
+        for label, error, loss in (("easy", 11.0, 0.5), ("hard", 11.5, 1.5))
+    )
+    mean = result_of(hard, easy).against("easy").mean
+    assert mean == pytest.approx(11.5 * math.exp(-0.15) - 11.0 * math.exp(-0.05))
+
+
+# --- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_the_policy_file_holds_the_whole_table():
+    lost = replace(trial("c", (50.0,)), losses=(), failed="why")
+    first = replace(trial("a", (5.0,), expected=Expected(0.9, 0.1)), credit=0.2)
+    race = result_of(first, lost, rounds=(Round(2, 12, 1.0),), images=40, all_images=60)
+    mine = Candidate("a", replace(named("uniform"), name="found on photos", provenance={"seed": 3}))
+    policy = chosen_policy(mine, {"data": {"name": "photos"}, "seed": 1}, race, effects={"trainings": 54})
+    assert (policy.name, policy.hash) == ("a", named("uniform").hash)
+    known = json.loads(policy.to_json())["provenance"]
+    assert (known["candidate"], known["data"], known["seed"]) == ("a", {"name": "photos"}, 3)
+    told = known["race"]
+    assert (told["chosen"], told["credit"], told["images"], told["all_images"]) == ("a", 0.2, 40, 60)
+    assert told["sentence"] == race.sentence()
+    assert told["rounds"] == [{"runs": 2, "epochs": 12}]
+    assert told["effects"] == {"trainings": 54}
+    assert [row["candidate"] for row in told["table"]] == ["a", "c"]
+    assert told["table"][0]["expected"] == [0.9, 0.1]
+    assert (told["table"][1]["failed"], told["table"][1]["training_loss"]) == ("why", None)
+    assert replace(race, seconds=math.nan).provenance()["seconds"] is None  # trainings were counted
+    assert "race" not in chosen_policy(mine, {}, None).provenance
+
+
+def test_a_search_without_a_race_has_the_first_candidate():
+    candidates = (Candidate("a", named("uniform"), details={"finished": False}), Candidate("b", named("none")))
+    result = Result(named("uniform"), candidates, brightness_classes(4), details={"a": {"finished": False}})
+    assert (result.chosen, result.table, result.finished) == ("a", (), False)
+    assert replace(result, details={}).finished
+    raced = replace(result, race=result_of(trial("b", (5.0,))))
+    assert (raced.chosen, len(raced.table)) == ("b", 1)
