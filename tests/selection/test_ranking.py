@@ -8,7 +8,7 @@ import pytest
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.named import named
 from fasteraa.selection import ranking
-from fasteraa.selection.ranking import Trial, best_of, choose, estimates, keep_first
+from fasteraa.selection.ranking import Trial, best_of, better_than_none, choose, estimates, keep_first
 
 
 def trial(label, errors, images=1000, expected=None):
@@ -24,8 +24,42 @@ def expecting(label, error, expected, images=1600):
 GOOD, MIDDLING, POOR = Expected(0.95, 0.05), Expected(1.0, 0.05), Expected(1.05, 0.05)
 
 
-def test_the_lowest_error_is_chosen():
-    assert choose([trial("a", (11.0, 10.9)), trial("b", (10.8, 10.9)), trial("none", (11.0, 11.0))]).label == "b"
+def test_the_lowest_loss_is_chosen():
+    assert choose([trial("a", (9.0, 8.9)), trial("b", (8.8, 8.9)), trial("none", (12.0, 12.0))]).label == "b"
+    assert choose([trial("a", (9.0, 8.9)), trial("b", (8.8, 8.9))]).label == "b"  # without none, too
+
+
+def test_what_is_not_probably_better_than_none_is_not_chosen():
+    """One standard error of 10% of 1,000 held-out images is 0.59: 0.84 of those make a probability of 0.8."""
+    noise = 0.62 * 10.0 * math.sqrt(0.9 / (0.1 * 1000))
+    none = trial("none", (10.0 + 0.85 * noise,))
+    assert better_than_none([trial("a", (10.0,)), none]) == pytest.approx({"a": 0.802}, abs=1e-3)
+    assert choose([trial("a", (10.0,)), none]).label == "a"
+    assert choose([trial("a", (10.0,)), trial("none", (10.0 + 0.83 * noise,))]).label == "none"
+    assert choose([trial("a", (10.0,), images=100), none]).label == "none"  # of fewer images more is needed
+    assert better_than_none([trial("a", (10.0,))]) == {}
+
+
+def test_what_is_expected_makes_no_policy_better_than_none():
+    """It orders those that are."""
+    hoped = Expected(0.5, 0.01)
+    assert choose([expecting("a", 19.9, hoped, 200), expecting("none", 20.0, MIDDLING, 200)]).label == "none"
+    race = [expecting("a", 15.0, hoped, 400), expecting("b", 14.9, POOR, 400), expecting("none", 20.0, MIDDLING, 400)]
+    assert choose(race).label == "a"
+
+
+def test_a_lower_loss_with_more_errors_than_none_is_not_chosen():
+    surer = replace(trial("a", (12.0, 12.0)), scores=(5.0, 5.0))
+    assert choose([surer, trial("none", (11.0, 11.0))]).label == "none"
+    assert choose([replace(surer, errors=(11.0, 11.0)), trial("none", (11.0, 11.0))]).label == "a"
+
+
+def test_how_differently_trainings_do_counts_as_noise():
+    """Any number of images: a difference that comes and goes from fold to fold is none."""
+    steady = [trial("a", (9.0, 9.1, 9.0), 10**6), trial("none", (10.0, 10.1, 10.0), 10**6)]
+    assert choose(steady).label == "a"
+    changing = [trial("a", (7.0, 12.0, 8.0), 10**6), trial("none", (10.0, 10.0, 10.0), 10**6)]
+    assert choose(changing).label == "none"
 
 
 def test_an_estimate_lies_between_what_was_measured_and_what_was_expected():
@@ -89,7 +123,7 @@ def test_where_most_have_no_errors_one_that_has_some_is_not_chosen(error, images
     race = [expecting("none", error, Expected(1.2, 0.25), images)]
     race += [expecting(label, 0.0, MIDDLING, images) for label in "abc"]
     assert choose(race).label == "a"
-    assert choose([replace(race[0], errors=(0.0,)), *race[1:]]).label == "none"
+    assert choose([replace(race[0], errors=(0.0,), scores=(0.0,)), *race[1:]]).label == "none"
 
 
 def test_noise_between_seeds_counts():

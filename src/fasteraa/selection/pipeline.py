@@ -15,7 +15,7 @@ from typing import Any
 
 from fasteraa.errors import ConfigError, RaceError
 from fasteraa.methods import Budget, Candidate, Method
-from fasteraa.methods.task import Task
+from fasteraa.methods.task import FOLDS, Task
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.selection.config import RaceConfig, race_recipe
@@ -58,12 +58,17 @@ def propose_and_race(
             if not any(by_name.values()):
                 raise
             note = f"There was no race: {error}."
+    return _result(task, _all_of(methods, by_name), result, note)
+
+
+def _all_of(methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]]) -> list[Candidate]:
+    """In the order of the methods."""
     candidates = [each for method in methods for each in by_name.get(method.name, ())]
     if not candidates:
         raise ConfigError(
             f"no policy was proposed by {', '.join(method.name for method in methods)}: more time, or more methods"
         )
-    return _result(task, candidates, result, note)
+    return candidates
 
 
 def _judged(
@@ -101,11 +106,12 @@ def _judged(
                 spent += cost
             if race is None:
                 return proposed, None
-            candidates = [each for method in methods for each in proposed[method.name]]
+            candidates = _all_of(methods, proposed)
             known = settings.epochs is not None or settings.fine_tunes  # then the trainings to come are those raced
             credit = 0.0 if known else CREDIT
             result = run_race(candidates, task, runner, budget, spent=spent, credit=credit)
-        decisions.note("setup", {"minutes": settings.minutes, "over": True})
+        minutes = max(settings.minutes, decisions.get("setup").get("minutes", 0.0))  # what its race had
+        decisions.note("setup", {"minutes": minutes, "over": True})
     return proposed, result
 
 
@@ -135,8 +141,8 @@ def _race_folder(task: Task) -> Iterator[Path]:
 
 def _identity(task: Task, methods: Sequence[Method], race: RaceConfig) -> str:
     """Whatever makes it another race; not the time it may take."""
-    names = [method.name for method in methods]
-    parts = [task.data.fingerprint, names, task.config.ops, task.recipe.key, task.seed, race.trainings, 4]
+    names, credited = [method.name for method in methods], race.epochs is None
+    parts = [task.data.fingerprint, names, task.config.ops, task.recipe.key, task.seed, race.trainings, credited, FOLDS]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

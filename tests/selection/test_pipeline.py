@@ -1,0 +1,458 @@
+"""A search step by step: who is asked for candidates, what they may spend, when there is no race, when it continues."""
+
+import json
+import math
+import time
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+
+from fasteraa.data import ImageSet
+from fasteraa.errors import ConfigError, RaceError, RunError, Stopped
+from fasteraa.methods import Candidate, Method
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.op_effects import OpEffects
+from fasteraa.methods.published import Published
+from fasteraa.methods.task import Task
+from fasteraa.policy.named import named
+from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.selection import pipeline
+from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.pipeline import propose_and_race
+from fasteraa.selection.ranking import CREDIT
+from fasteraa.testing.runners import ScriptedRunner, by_key
+from fasteraa.train.job import TrainJob
+from fasteraa.train.runner import run_jobs
+from fasteraa.train.runner.local import LocalRunner
+from fasteraa.train.split import Split
+
+from .conftest import TWO, WORST, Said, brightness_classes
+
+MINUTES = RaceConfig(minutes=5)
+
+
+class Proposes(Method):
+    """Candidates that are there from the beginning."""
+
+    def __init__(self, *candidates, name="proposes"):
+        self.given, self.name, self.asked = candidates, name, []
+
+    def candidates(self, task, budget, runner):
+        self.asked.append(task)
+        return list(self.given)
+
+
+class Trains(Method):
+    """As many trainings as it may have, or so many; the last of them is what it proposes."""
+
+    trains = True
+
+    def __init__(self, name="trains", most=10**6):
+        self.name, self.most, self.shares = name, most, []
+
+    def candidates(self, task, budget, runner):
+        self.shares.append(budget)
+        count = min(self.most, budget.trainings if budget.trainings is not None else self.most)
+        task.decisions.decide(self.name, lambda: {"trainings": count})
+        jobs = [task.job(f"{self.name}-{n}", named("random", seed=n), fold=0, seed=0, epochs=1) for n in range(count)]
+        run_jobs(runner, jobs)
+        return [Candidate(jobs[-1].label, jobs[-1].policy)] if jobs else []
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Runners that were made in the place of real ones, and how they are made."""
+    made = []
+
+    def make_runner(engine, cache, **settings):
+        made.append(ScriptedRunner(cache, make_runner.script, **make_runner.options))
+        made[-1].engine, made[-1].settings = engine, settings
+        return made[-1]
+
+    make_runner.script, make_runner.options, make_runner.made = by_key, {}, made
+    monkeypatch.setattr(pipeline, "make_runner", make_runner)
+    return make_runner
+
+
+def run(methods, data=None, race=MINUTES, folder=None, end=math.inf, said=None, jobs=None, **config):
+    task = Task(
+        data or brightness_classes(40),
+        SearchConfig(**config),
+        "cpu",
+        folder=RunFolder(folder) if folder else None,
+        progress=Said(said if said is not None else []),
+    )
+    return propose_and_race(task, methods, race, end, "local", jobs)
+
+
+def numbered(labels, side=8):
+    """Images that differ, with these labels."""
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (len(labels), 3, side, side), dtype=np.uint8)
+    classes = tuple(f"c{number}" for number in range(max(labels) + 1))
+    return ImageSet.of(torch.from_numpy(images), torch.tensor(labels), classes, "numbered")
+
+
+# --- with a race -----------------------------------------------------------------------------------------------------
+
+
+def test_all_methods_propose_and_the_race_decides(scripted):
+    scripted.script = lambda job: {
+        **by_key(job),
+        "held_out_loss": 0.1 if job.label == "inverted" else 0.9,
+        "error": 9.0,
+    }
+    methods = [Proposes(TWO[0]), Trains(most=3), Proposes(TWO[1], name="more")]
+    result = run(methods)
+    assert [each.label for each in result.candidates] == ["none", "trains-2", "inverted"]
+    assert (result.chosen, result.policy.hash, result.policy.name) == ("inverted", WORST.hash, "inverted")
+    assert result.race.chosen.label == "inverted"
+    assert {row.label for row in result.table} == {"none", "trains-2", "inverted"}
+    assert result.policy.provenance["race"]["chosen"] == result.policy.provenance["candidate"] == "inverted"
+    assert result.note == ""
+    (runner,) = scripted.made
+    assert runner.engine == "local"
+    assert not methods[0].asked[0].folds  # nobody needs them before
+
+
+def test_a_method_that_trains_must_say_so(scripted):
+    class Quietly(Proposes):
+        def candidates(self, task, budget, runner):
+            return run_jobs(runner, [TrainJob("mine", WORST, task.recipe, 0, Split(task.data, task.data, "all"))])
+
+    with pytest.raises(ConfigError, match="a method that trains must say so: trains = True"):
+        run([Quietly()])
+
+
+def test_nothing_is_compiled_and_as_many_trainings_go_side_by_side_as_asked_for(scripted):
+    """The plan was measured without, and compiling takes half a minute."""
+    run([Proposes(*TWO)], jobs=3)
+    run([Proposes(*TWO)])
+    assert [runner.settings for runner in scripted.made] == [
+        {"device": "cpu", "jobs": jobs, "compile": False} for jobs in (3, None)
+    ]
+
+
+@pytest.mark.parametrize(("epochs", "credit"), [(None, CREDIT), (3, 0.0)])
+def test_who_knows_the_epochs_has_the_trainings_to_come_raced(scripted, epochs, credit):
+    result = run([Proposes(*TWO)], race=RaceConfig(minutes=5, epochs=epochs))
+    assert {each.credit for each in result.race.trials} == {credit}
+
+
+def test_methods_that_train_share_half_of_what_is_left(scripted):
+    one, other = Trains("one", most=6), Trains("other", most=4)
+    run([Proposes(*TWO), one, other], race=RaceConfig(trainings=40))
+    assert [one.shares[0].trainings, other.shares[0].trainings] == [10, 8]  # a quarter of 40, then of 34
+    (runner,) = scripted.made
+    raced = [job for job in runner.trained if not job.label.startswith(("one-", "other-")) or job.recipe.epochs > 1]
+    assert len(runner.trained) <= 40
+    assert len(raced) <= 30
+    assert len({job.split.name for job in raced}) == 3
+
+
+def test_seconds_of_methods_are_not_there_for_the_race(scripted, monkeypatch):
+    """Of 300 s the method takes 100: the race has what is left."""
+    now = [1000.0]
+    monkeypatch.setattr(pipeline.time, "monotonic", lambda: now[0])
+    scripted.options = {"image_seconds": 0.001}
+
+    def script(job):
+        now[0] += 100.0 if job.label == "trains-0" and job.recipe.epochs == 1 else 0.0
+        return by_key(job)
+
+    scripted.script = script
+    method = Trains(most=1)
+    result = run([Proposes(*TWO), method])
+    assert method.shares[0].seconds == pytest.approx(150.0)
+    assert result.race.seconds == pytest.approx(100.0, abs=5)
+
+
+# --- without one -----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_race_the_first_method_is_asked_alone(scripted):
+    first, second = Proposes(TWO[1], TWO[0]), Proposes(name="second")
+    result = run([first, second], race=None)
+    assert (result.chosen, result.race, result.table, result.note) == ("inverted", None, (), "")
+    assert (len(first.asked), len(second.asked), scripted.made) == (1, 0, [])
+    assert "race" not in result.policy.provenance
+
+
+def test_a_first_method_that_trains_needs_no_race(scripted):
+    result = run([Trains(most=3), Proposes(*TWO)], race=None)
+    assert (result.chosen, result.race) == ("trains-2", None)
+    assert len(scripted.made[0].trained) == 3
+
+
+def test_images_with_masks_have_no_race(scripted):
+    data = brightness_classes(12)
+    masks = (data.images[:, 0] > 100).to(torch.uint8)
+    result = run([Proposes(*TWO), Proposes(name="second")], ImageSet.of_masks(data.images, masks, ("a", "b"), "scenes"))
+    assert result.race is None
+    assert (
+        result.note == "A race trains classifiers, so images with masks have none: this is the first method's policy."
+    )
+    assert (result.chosen, scripted.made) == ("none", [])
+
+
+def copies():
+    data = brightness_classes(8)
+    return ImageSet.of(data.images[[0, 0, 1, 1]], data.labels[[0, 0, 1, 1]], data.classes, "twins")
+
+
+def one_class_but_for_copies():
+    data = brightness_classes(8)
+    images, labels = data.images[[0, 2, 0]], torch.tensor([0, 0, 1])
+    return ImageSet.of(images, labels, data.classes, "copies")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (lambda: numbered([0, 0, 0]), "a race trains classifiers, which needs images of two classes: there is one"),
+        (
+            one_class_but_for_copies,
+            "a race trains classifiers, which needs images of two classes: there is one once copies are left out",
+        ),
+        (lambda: numbered([0, 1, 2]), "a race holds images out, but no class has two different ones"),
+        (copies, "a race holds images out, but no class has two different ones"),
+    ],
+)
+def test_images_that_cannot_be_raced(scripted, data, why):
+    result = run([Proposes(*reversed(TWO)), Trains()], data())
+    assert result.note == f"There was no race: {why}."
+    assert (result.race, result.chosen) == (None, "inverted")
+    assert scripted.made == []
+    with pytest.raises(RaceError, match=why):
+        run([Trains()], data())  # there is no other policy, either
+
+
+def test_time_that_is_up_before_a_race_could_begin(scripted):
+    result = run([Proposes(*TWO)], end=time.monotonic() + 9.0)
+    assert result.note == "There was no race: the time was up before one could begin."
+    assert result.chosen == "none"
+    short = run([Proposes(*TWO)], race=RaceConfig(minutes=0.01))  # asked for
+    assert short.race is not None
+
+
+def test_a_limit_on_everything_is_one_on_the_race(scripted):
+    method = Trains(most=1)
+    run([Proposes(*TWO), method], end=time.monotonic() + 100.0)
+    assert method.shares[0].seconds == pytest.approx(50.0, abs=2)
+    quiet = Proposes(*TWO)
+    before = time.monotonic()
+    run([quiet], end=before + 100.0)
+    assert quiet.asked[0].until == pytest.approx(before + 50.0, abs=2)  # a race follows
+    run([quiet], end=before + 100.0, race=None)
+    assert quiet.asked[1].until == before + 100.0
+
+
+def test_where_every_training_fails_there_is_no_race(scripted):
+    scripted.script = lambda job: {"diverged": "the loss was not finite"}
+    result = run([Proposes(*TWO)])
+    assert result.note == "There was no race: every training of the race failed (none: the loss was not finite)."
+    assert result.race is None
+
+
+def test_methods_that_propose_nothing(scripted):
+    with pytest.raises(ConfigError, match="no policy was proposed by proposes, trains: more time, or more methods"):
+        run([Proposes(), Trains(most=0)], race=RaceConfig(trainings=12))
+
+
+# --- its images ------------------------------------------------------------------------------------------------------
+
+
+def parts_of(runner):
+    return [
+        [{image.numpy().tobytes() for image in part.images} for part in (split.train, split.held_out)]
+        for split in {id(job.split): job.split for job in runner.trained}.values()
+    ]
+
+
+def test_copies_are_not_trained_on_and_held_out_at_once(scripted):
+    """A set in which every image is there three times is raced as if it were there once."""
+    once, said = brightness_classes(40), []
+    data = ImageSet.of(once.images.repeat(3, 1, 1, 1), once.labels.repeat(3), once.classes, "copies")
+    result = run([Proposes(*TWO)], data, said=said)
+    parts = parts_of(scripted.made[0])
+    assert len(parts) == 3
+    for trained, held_out in parts:
+        assert (len(trained), len(held_out)) in ((26, 14), (27, 13))
+        assert not trained & held_out
+    assert said[0] == "racing without 80 images, which are copies of others"
+    assert (result.race.images, result.race.all_images) == (40, 120)
+    one = ImageSet.of(once.images[[*range(40), 0]], once.labels[[*range(40), 0]], once.classes, "one copy")
+    run([Proposes(*TWO)], one, said=said)
+    assert "racing without 1 image, which is a copy of another" in said
+
+
+@pytest.mark.parametrize("data", [lambda: brightness_classes(1500), lambda: numbered([0] * 1490 + [1] * 10)])
+def test_a_set_that_is_too_large_for_the_time_is_cut(scripted, data):
+    """A second an image: 90 s pay for nothing, so as few images as there may be are taken, however small a class."""
+    said = []
+    scripted.options = {"image_seconds": 1.0}
+    result = run([Proposes(*TWO)], data(), race=RaceConfig(), said=said)
+    (runner,) = scripted.made
+    assert {len(job.split.train) + len(job.split.held_out) for job in runner.trained} == {1000}
+    assert said[0] == "racing with 1000 of 1500 images: time does not allow for more"
+    told = result.policy.provenance["race"]
+    assert (told["images"], told["all_images"]) == (1000, 1500)
+    assert "4 epochs of small, 1000 of 1500 images" in told["sentence"]
+
+
+def test_counted_trainings_have_all_images(scripted):
+    scripted.options = {"image_seconds": 1e6}
+    result = run([Proposes(*TWO)], brightness_classes(1500), race=RaceConfig(trainings=2))
+    assert result.race.images == 1500
+
+
+# --- stopped and resumed ---------------------------------------------------------------------------------------------
+
+
+def jobs_in(*runners):
+    return [(job.label, job.split.name, job.seed, job.recipe.epochs) for each in runners for job in each.trained]
+
+
+METHODS = {"published": lambda: [Published()], "op-effects": lambda: [Published(), OpEffects()]}
+
+
+@pytest.mark.parametrize("methods", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("race", [RaceConfig(minutes=5), RaceConfig(trainings=48)], ids=["minutes", "trainings"])
+def test_a_search_that_was_stopped_continues_as_it_was_planned(scripted, tmp_path, methods, race):
+    """In the experiment, between it and the race, and in any round; then the machine seems far slower.
+
+    What was decided is kept: the experiment, and the race once it is planned.
+    """
+
+    def once(folder, stop_after=None, cost=1e-6):
+        scripted.options = {"stop_after": stop_after, "image_seconds": cost}
+        with pytest.raises(Stopped) if stop_after is not None else nullcontext():
+            return run(methods(), folder=tmp_path / folder, race=race)
+        return None
+
+    whole = once("whole")
+    everything = jobs_in(scripted.made[-1])
+    count, experiment = len(everything), sum(label.startswith("drawn-") for label, *_ in everything)
+    assert (experiment >= 18, whole.effects is not None) == (methods is METHODS["op-effects"],) * 2
+    for stop_after in sorted({0, 1, 7, experiment, experiment + 1, (experiment + count) // 2, count - 1}):
+        once(str(stop_after), stop_after)
+        planned = race.trainings is not None or stop_after >= experiment
+        resumed = once(str(stop_after), cost=10.0 if planned else 1e-6)
+        assert jobs_in(*scripted.made[-2:]) == everything  # nothing twice, nothing else
+        assert (resumed.race.trials, resumed.chosen) == (whole.race.trials, whole.chosen)
+        assert resumed.policy.hash == whole.policy.hash
+        assert resumed.effects == whole.effects
+    once("slower", 7)
+    slower = once("slower", cost=10.0)
+    assert jobs_in(*scripted.made[-2:])[:experiment] == everything[:experiment]
+    assert slower.effects == whole.effects
+
+
+def test_a_search_that_is_over_is_the_same_again(scripted, tmp_path):
+    said = []
+    first = run([Proposes(*TWO)], folder=tmp_path, said=said)
+    assert "the race that was begun continues" not in said
+    scripted.options = {"image_seconds": 100.0}
+    again = run([Proposes(*TWO)], folder=tmp_path, said=said)
+    assert "the race that was begun continues" in said
+    assert scripted.made[-1].trained == []
+    assert again.race == first.race
+
+
+def test_a_race_that_is_over_is_run_again_with_more_time_alone(scripted, tmp_path):
+    """What the sentence about short trainings advises can be done with --resume."""
+    said, epochs = [], []
+    scripted.options = {"image_seconds": 0.05}
+    for minutes in (0.01, 0.01, 5, 0.01, 4):
+        race = RaceConfig(minutes=minutes, network="small", train={"epochs": 12})
+        result = run([Proposes(*TWO)], brightness_classes(24), race, tmp_path, said=said)
+        epochs.append(result.race.rounds[0].epochs)
+    assert epochs == [4, 4, 12, 12, 12]
+    assert said.count("racing again: the race in the folder had less time") == 1
+
+
+def test_a_race_that_was_stopped_is_not_run_again_with_more_time(scripted, tmp_path):
+    race = {"network": "small", "train": {"epochs": 12}}
+    scripted.options = {"image_seconds": 0.05, "stop_after": 1}
+    with pytest.raises(Stopped):
+        run([Proposes(*TWO)], race=RaceConfig(minutes=0.01, **race), folder=tmp_path)
+    scripted.options = {"image_seconds": 0.05}
+    result = run([Proposes(*TWO)], race=RaceConfig(minutes=5, **race), folder=tmp_path)
+    assert result.race.rounds[0].epochs == 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"data": brightness_classes(44)},
+        {"seed": 1},
+        {"ops": ("rotate", "invert")},
+        {"race": RaceConfig(minutes=5, epochs=9)},
+        {"race": RaceConfig(minutes=5, epochs=240)},  # as many as by default, but they are those to come
+        {"race": RaceConfig(minutes=5, train={"weight_decay": 0.1})},
+        {"race": RaceConfig(trainings=12)},
+        {"methods": [Proposes(*TWO, name="another")]},
+    ],
+    ids=["data", "seed", "ops", "epochs", "credit", "train", "trainings", "methods"],
+)
+def test_another_race_has_another_schedule(scripted, tmp_path, other):
+    run([Proposes(*TWO)], folder=tmp_path)
+    before = json.loads((tmp_path / "race" / "schedule.json").read_text())["of"]
+    said = []
+    run(**{"methods": [Proposes(*TWO)], **other}, folder=tmp_path, said=said)
+    assert json.loads((tmp_path / "race" / "schedule.json").read_text())["of"] != before
+    assert "the race that was begun continues" not in said
+
+
+def test_other_minutes_are_the_same_race(scripted, tmp_path):
+    said = []
+    run([Proposes(*TWO)], folder=tmp_path)
+    run([Proposes(*TWO)], folder=tmp_path, race=RaceConfig(minutes=4), said=said)
+    assert "the race that was begun continues" in said
+
+
+def test_runs_of_another_race_in_the_folder_are_not_run_again(scripted, tmp_path):
+    """They are found by their keys, whatever raced."""
+    run([Proposes(*TWO)], folder=tmp_path)
+    run([Proposes(*TWO, name="another")], folder=tmp_path)
+    assert [len(runner.trained) for runner in scripted.made] == [6, 0]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"off": "x"}', '{"of": 3, "race": 3}'])
+def test_a_damaged_schedule_is_named(scripted, tmp_path, content):
+    run([Proposes(*TWO)], folder=tmp_path)
+    file = tmp_path / "race" / "schedule.json"
+    of = json.loads(file.read_text())["of"]
+    file.write_text(content.replace("3,", f'"{of}",'))
+    with pytest.raises(RunError, match=r"schedule\.json' cannot be read .*: remove it to plan the race again"):
+        run([Proposes(*TWO)], folder=tmp_path)
+    file.unlink()
+    assert run([Proposes(*TWO)], folder=tmp_path).race is not None
+
+
+def test_the_schedule_of_another_version_is_that_of_another_race(scripted, tmp_path):
+    """It may lack what there is now, or have what there is not."""
+    (tmp_path / "race").mkdir()
+    file = tmp_path / "race" / "schedule.json"
+    for old in ('{"of": "x", "rounds": []}', '{"of": "x", "race": {"of": 3}, "later": 1}'):
+        file.write_text(old)
+        assert len(run([Proposes(*TWO)], folder=tmp_path).race.rounds) == 3
+        assert json.loads(file.read_text())["of"] != "x"
+
+
+def test_without_a_folder_nothing_is_left(scripted):
+    run([Proposes(*TWO)])
+    assert not scripted.made[0].cache.folder.exists()
+
+
+def test_a_real_race_on_one_core(tmp_path, monkeypatch):
+    """Everything as it is, but short: the local runner, its estimates, methods that train."""
+    made, plain = [], pipeline.make_runner
+    monkeypatch.setattr(pipeline, "make_runner", lambda *given, **more: made.append(plain(*given, **more)) or made[-1])
+    race = RaceConfig(trainings=8, epochs=12, train={"crop": 0.0, "flip": False})
+    result = run([Proposes(*TWO), Trains(most=2)], brightness_classes(60), race, tmp_path, jobs=1)
+    assert isinstance(made[0], LocalRunner)
+    assert result.chosen == "none"
+    assert len(list((tmp_path / "race" / "runs").glob("*.json"))) <= 8
