@@ -1,28 +1,41 @@
 """Which operations help: what is drawn, what the line finds, what is made of it, and that it finds a planted truth."""
 
 import math
-import sys
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fasteraa.errors import ConfigError, PolicyError, Stopped
-from fasteraa.evaluate import budget, effects, experiment
-from fasteraa.evaluate import calibrate as race
-from fasteraa.selection.race import Candidate, calibrate
-from fasteraa.selection.candidates import weighted_candidates
-from fasteraa.comparison.compare import run_group
-from fasteraa.methods.op_effects import Effects, drawn, fit, meetings, operations_to_test
-from fasteraa.methods.experiment import affordable
-from fasteraa.train.recipe import TrainRecipe
-from fasteraa.train.trainer import Training
+from fasteraa.errors import PolicyError
+from fasteraa.methods import Budget
+from fasteraa.methods import op_effects as module
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.op_effects import (
+    Effects,
+    OpEffects,
+    affordable,
+    drawn,
+    drawn_jobs,
+    fit,
+    meetings,
+    operations_to_test,
+    read_experiment,
+    weighted_candidates,
+)
+from fasteraa.methods.task import FOLDS, Task
 from fasteraa.ops import OPS
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import EFFECTS, named, weighted
+from fasteraa.runtime.progress import Silent
+from fasteraa.testing.runners import ScriptedRunner
+from fasteraa.train.job import Outcome
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner.local import LocalRunner
+from fasteraa.train.split import fold_splits
+from fasteraa.train.trainer import Training
 
-from .conftest import levels
+from ..train.conftest import levels
 
 OPERATIONS = operations_to_test(None)
 
@@ -89,14 +102,14 @@ def test_noise_is_looked_for_where_there_is_some():
     """Less the means of three folds, twelve measurements have nine dimensions: the evidence is that of those nine."""
     rng = np.random.default_rng(0)
     folds = [str(number % 3) for number in range(12)]
-    x, y = (effects._within(rng.normal(size=size), folds) for size in ((12, 4), 12))
+    x, y = (module._within(rng.normal(size=size), folds) for size in ((12, 4), 12))
     levels = np.array([[float(fold == each) for each in "012"] for fold in folds])
     basis = np.linalg.svd(levels)[0][:, 3:]
     for noise in (0.5, 2.0):
         covariance = basis.T @ (noise**2 * np.eye(12) + 25 * x @ x.T) @ basis
         measured = basis.T @ y
         expected = np.linalg.slogdet(covariance)[1] + measured @ np.linalg.solve(covariance, measured)
-        assert effects._evidence(x, y, noise, 3) == pytest.approx(-expected / 2)
+        assert module._evidence(x, y, noise, 3) == pytest.approx(-expected / 2)
 
 
 def test_far_warps_that_harm_are_seen():
@@ -152,18 +165,18 @@ def known(reach=1.0, **of):
 
 
 def test_policies_made_of_what_helps():
-    mild, bold, more = (each.policy for each in weighted_candidates(known(rotate=-6.0, color=0.0, invert=4.0), {}))
-    ratio = [shares(each)["rotate"] / shares(each)["invert"] for each in (more, mild, bold)]
+    mild, strong, more = (each.policy for each in weighted_candidates(known(rotate=-6.0, color=0.0, invert=4.0), {}))
+    ratio = [shares(each)["rotate"] / shares(each)["invert"] for each in (more, mild, strong)]
     assert ratio == sorted(ratio)
-    assert [round(sum(meetings(each)[0].values()), 2) for each in (mild, bold, more)] == [2, 2, 3]
+    assert [round(sum(meetings(each)[0].values()), 2) for each in (mild, strong, more)] == [2, 2, 3]
     assert [each.label for each in weighted_candidates(known(rotate=1.0, color=2.0), {})] == [
-        "weighted", "weighted, boldly", "weighted, 3 operations",
+        "weighted", "weighted-strong", "weighted-3-ops",
     ]  # fmt: skip
 
 
 def test_the_same_policy_does_not_race_against_itself():
     labels = [each.label for each in weighted_candidates(known(rotate=1.0, color=20.0), {})]
-    assert labels == ["weighted", "weighted, 3 operations"]
+    assert labels == ["weighted", "weighted-3-ops"]
 
 
 def test_warps_go_as_far_as_helps():
@@ -188,183 +201,157 @@ def test_words_and_table():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "runs", "epochs"),
+    ("seconds", "trainings", "epochs"),
     [
-        (10_000, 54, 90),
-        (54 * 140, 54, 70),
-        (54 * 120, 54, 60),
-        (54 * 120 - 1, 51, 63),
-        (18 * 120, 18, 60),
-        (2159, 0, 0),
+        (5_000, 54, 90),  # longer ones tell no more
+        (54 * 70, 54, 70),
+        (54 * 60, 54, 60),
+        (54 * 60 - 1, 51, 63),
+        (18 * 60, 18, 60),
+        (18 * 60 - 1, 0, 0),  # fewer tell too little
     ],
 )
-def test_half_of_the_time_is_spent_on_whole_folds_of_trainings(seconds, runs, epochs):
-    assert affordable(seconds, 1.0, 60, 90, 3) == (runs, epochs)
+def test_whole_folds_of_informative_trainings_are_paid_for(seconds, trainings, epochs):
+    assert affordable(Budget(seconds), 1.0, 60, 90, 3) == {"trainings": trainings, "epochs": epochs}
+
+
+@pytest.mark.parametrize(("budget", "trainings"), [(17, 0), (18, 18), (20, 18), (53, 51), (100, 54)])
+def test_counted_trainings_ask_no_clock(budget, trainings):
+    plan = affordable(Budget(trainings=budget), 1e9, 60, 90, 3)
+    assert plan == {"trainings": trainings, "epochs": 90 if trainings else 0}
 
 
 RECIPE = TrainRecipe(network="small", epochs=4, batch_size=16, learning_rate=0.05, cutout=0, crop=0, flip=False)
-TESTED = ["rotate", "invert", "brightness", "sharpness"]
-CANDIDATES = [Candidate(label, named(label)) for label in ("none", "trivialaugment-wide", "uniform")]
+TESTED = ("rotate", "invert", "brightness", "sharpness")
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setattr(budget, "MEASURED_S", 0.0)
-    monkeypatch.setattr(budget, "HEATS", ())
+class Said(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
 
 
-def stripes():
-    return levels(90, apart=75)
+def task_of(ops=TESTED, seed=0, count=90):
+    data = levels(count, apart=75)
+    config = SearchConfig(ops=ops, seed=seed)
+    folds = tuple(fold_splits(data, FOLDS, seed))
+    return Task(data, config, "cpu", recipe=RECIPE, folds=folds, progress=Said())
 
 
-def raced(folder, said=None, **given):
-    settings = {"recipe": RECIPE, "device": "cpu", "folder": folder, "minutes": 5, "ops": TESTED} | given
-    return calibrate(stripes(), CANDIDATES, say=(said if said is not None else []).append, **settings)
+def scripted(folder, script, **options):
+    return ScriptedRunner(RunCache(folder).open(), script, **options)
+
+
+def lost_by(loss):
+    """A script by a function of the job that gives its loss on held-out images."""
+    return lambda job: {"error": 10.0, "held_out_loss": loss(job), "train_loss": 0.1}
 
 
 @pytest.mark.slow
-def test_planted_truth(quick, tmp_path):
+def test_planted_truth(tmp_path):
     """Inverting half of the images ruins this data, and turning them does nothing to it."""
-    said = []
-    found = raced(tmp_path, said)
-    assert said[0] == "calibrating: which operations help? 54 trainings of 4 epochs of small"
-    effect = found.effects.of
-    assert max(effect, key=effect.get) == "invert"
-    assert effect["invert"] - 3 * found.effects.errors["invert"] > effect["rotate"]
-    bold = next(trial.policy for trial in found.trials if trial.label == "weighted, boldly")
-    assert "invert" not in shares(bold) or shares(bold)["invert"] < 0.5 * shares(bold)["rotate"]
-    labels = {trial.label for trial in found.trials}
-    assert labels == {
-        "none",
-        "trivialaugment-wide",
-        "uniform",
-        "weighted",
-        "weighted, boldly",
-        "weighted, 3 operations",
-    }
-    assert found.policy(named("none")).provenance["calibration"]["effects"]["trainings"] == 54
-    assert "When images meet an operation once" in found.words()
-
-    again = raced(tmp_path, said)
-    assert said[-1] == "calibrating: the race that was begun goes on"
-    assert again.trials == found.trials
-    assert again.effects == found.effects
-    assert again.seconds == found.seconds
+    task, runner = task_of(), LocalRunner(RunCache(tmp_path).open(), device="cpu", jobs=1)
+    candidates = OpEffects().candidates(task, Budget(150.0), runner)
+    assert task.progress.lines == ["op-effects: 54 trainings of 4 epochs of small"]
+    effects = candidates[0].details["effects"]
+    assert effects.trainings == 54
+    assert max(effects.of, key=effects.of.get) == "invert"
+    assert effects.of["invert"] - 3 * effects.errors["invert"] > effects.of["rotate"]
+    assert [each.label for each in candidates] == ["weighted", "weighted-strong", "weighted-3-ops"]
+    strong = candidates[1].policy
+    assert "invert" not in shares(strong) or shares(strong)["invert"] < 0.5 * shares(strong)["rotate"]
 
 
-def test_without_time_or_operations_there_is_no_experiment(quick, tmp_path, monkeypatch):
-    assert raced(tmp_path / "a", ops=()).effects is None
-    assert raced(tmp_path / "a", ops=["rotate"]).effects is None  # nothing to compare it with
-    monkeypatch.setattr(budget, "image_seconds", lambda *given: 1.0)
-    found = raced(tmp_path / "b", minutes=0.01)
-    assert found.effects is None
-    assert "When images meet" not in found.words()
-    assert "effects" not in found.provenance()
+def test_without_time_or_operations_there_is_no_experiment(tmp_path):
+    runner = scripted(tmp_path, lost_by(lambda job: 0.5), image_seconds=1.0)
+    assert OpEffects().candidates(task_of(("rotate",)), Budget(1e9), runner) == []  # nothing to compare it with
+    assert OpEffects().candidates(task_of(("rotate", "flip")), Budget(1e9), runner) == []
+    task = task_of()
+    informative = 18 * RECIPE.epochs * task.train_images
+    assert OpEffects().candidates(task, Budget(informative - 1.0), runner) == []
+    assert runner.trained == []
+    assert OpEffects().candidates(task_of(), Budget(float(informative)), runner) != []
+    assert len(runner.trained) == 18
 
 
-@pytest.mark.parametrize("stop_after", [7, 18])
-def test_an_experiment_that_was_stopped_goes_on_as_it_was_planned(quick, tmp_path, monkeypatch, stop_after):
-    """In the middle of it, and between it and the race; the machine seems far slower the second time."""
-    monkeypatch.setattr(experiment, "MOST", 18)
-    recipe, plain = replace(RECIPE, epochs=1), run_group
-
-    def run(folder, cost, most=math.inf):
-        trained = []
-
-        def group(arena, cells, **given):
-            if len(trained) >= most:
-                raise KeyboardInterrupt
-            trained.extend((arena.held_out_from, cell.label, cell.seed, cell.recipe.epochs) for cell in cells)
-            return plain(arena, cells, **given)
-
-        monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
-        monkeypatch.setattr(budget, "image_seconds", lambda *given: cost)
-        with pytest.raises(Stopped) if most < math.inf else nullcontext():
-            return trained, raced(tmp_path / folder, recipe=recipe)
-        return trained, None
-
-    everything, whole = run("whole", 1e-6)
-    begun, _ = run("stopped", 1e-6, stop_after)
-    rest, resumed = run("stopped", 1.0)
-    assert begun + rest == everything  # nothing twice, nothing else
-    assert resumed.effects == whole.effects
-    assert resumed.trials == whole.trials
-
-
-def test_wrong_operations_and_labels_are_named(tmp_path):
-    with pytest.raises(PolicyError, match="did you mean 'rotate'"):
-        raced(tmp_path, ops=["rotat", "invert"])
-    with pytest.raises(ConfigError, match="made of what helps are called weighted: rename the candidate"):
-        calibrate(stripes(), [Candidate("weighted", named("none"))], ops=TESTED, recipe=RECIPE, device="cpu")
-
-
-def test_losses_below_that_of_one_image_say_nothing(monkeypatch, tmp_path):
+def test_losses_below_that_of_one_image_say_nothing():
     """Where no image is wrong, losses of 1e-9 and 1e-3 are the same; by their logarithms all would hang on chance."""
-    arenas = race._folds(stripes(), tmp_path, "cpu", 0)
-    runs = experiment.cells_of_experiment(arenas, TESTED, RECIPE, 54, 0)
+    jobs = drawn_jobs(task_of(), TESTED, 54, 4)
 
-    def read(lost):
-        monkeypatch.setattr(experiment, "read_cell", lambda arena, cell: {"held_out_loss": lost(cell)})
-        return experiment.read_experiment(runs, TESTED)[0]
+    def read(loss):
+        outcomes = {job.key: Outcome(10.0, loss(job), 0.1, 1.0) for job in jobs}
+        return read_experiment(jobs, outcomes, TESTED)[0]
 
-    assert read(lambda cell: 1e-3 if "invert" in cell.policy.ops else 0.0) == read(lambda cell: 1e-2)
-    assert read(lambda cell: 0.2 if "invert" in cell.policy.ops else 0.0).of["invert"] > 20
+    assert read(lambda job: 1e-3 if "invert" in job.policy.ops else 0.0) == read(lambda job: 1e-2)
+    assert read(lambda job: 0.2 if "invert" in job.policy.ops else 0.0).of["invert"] > 20
 
 
-def test_trainings_that_diverge_are_left_out_and_most_of_them_are_too_many(quick, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "MOST", 18)
-    plain = Training.step
-
-    def diverging(some):
-        def step(self, images, targets):
-            mine = "sharpness" in self.feed.policy.ops and ("rotate" in self.feed.policy.ops or some != "few")
-            mine = mine or (some == "all" and self.feed.policy.ops)
-            return plain(self, images, targets) + (float("nan") if mine else 0.0)
-
-        return step
-
-    recipe = replace(RECIPE, epochs=1)
+def test_trainings_that_fail_are_left_out_and_most_of_them_are_too_many(tmp_path):
     few = sum({"sharpness", "rotate"} <= set(policy.ops) for policy in drawn(18, TESTED, 0))
     assert 0 < few < 9
-    monkeypatch.setattr(Training, "step", diverging("few"))
-    assert raced(tmp_path / "few", recipe=recipe).effects.trainings == 18 - few
-    monkeypatch.setattr(Training, "step", diverging("all"))
-    found = raced(tmp_path / "all", recipe=recipe)
-    assert found.effects is None
-    assert found.chosen.label == "none"
+
+    def failing(which):
+        sound = lost_by(lambda job: 0.5)
+        return lambda job: {"diverged": "why"} if which(set(job.policy.ops)) else sound(job)
+
+    def effects(folder, which):
+        candidates = OpEffects().candidates(
+            task_of(), Budget(trainings=18), scripted(tmp_path / folder, failing(which))
+        )
+        return candidates[0].details["effects"] if candidates else None
+
+    assert effects("none", lambda ops: False).trainings == 18
+    assert effects("few", lambda ops: {"sharpness", "rotate"} <= ops).trainings == 18 - few
+    assert effects("all", lambda ops: True) is None
 
 
-def test_what_is_measured_on_a_fold_is_not_in_the_policies_that_race_there(quick, tmp_path, monkeypatch):
+def test_a_real_training_that_fails_is_left_out(tmp_path, monkeypatch):
+    plain = Training.step
+
+    def step(self, images, labels):
+        lost = {"sharpness", "rotate"} <= set(self.feed.policy.ops)
+        return plain(self, images, labels) + (float("nan") if lost else 0.0)
+
+    monkeypatch.setattr(Training, "step", step)
+    task = replace(task_of(), recipe=replace(RECIPE, epochs=1))
+    runner = LocalRunner(RunCache(tmp_path).open(), device="cpu", jobs=1)
+    candidates = OpEffects().candidates(task, Budget(trainings=18), runner)
+    few = sum({"sharpness", "rotate"} <= set(policy.ops) for policy in drawn(18, TESTED, 0))
+    assert candidates[0].details["effects"].trainings == 18 - few
+
+
+def test_what_is_measured_on_a_fold_is_not_in_the_policies_that_race_there(tmp_path):
     """To invert does harm on the images of the second fold alone."""
-    monkeypatch.setattr(experiment, "MOST", 18)
-    monkeypatch.setattr(race, "better_half", lambda measured, count: measured)
-    plain, trained = run_group, {}
-
-    def group(arena, cells, **given):
-        trained.update({(cell.label, arena.held_out_from): cell.policy for cell in cells})
-        return plain(arena, cells, **given)
-
-    def read(arena, cell):
-        ruined = arena.held_out_from == "fold 2" and "invert" in cell.policy.ops
-        return {"held_out_loss": 0.8 if ruined else 0.4, "train_loss": 0.1, "error": 10.0}
-
-    monkeypatch.setattr(sys.modules[run_group.__module__], "run_group", group)
-    monkeypatch.setattr(experiment, "read_cell", read)
-    found = raced(tmp_path, recipe=replace(RECIPE, epochs=1))
-    first, second, third = (shares(trained["weighted", f"fold {fold}"])["invert"] for fold in (1, 2, 3))
-    chosen = next(shares(trial.policy)["invert"] for trial in found.trials if trial.label == "weighted")
+    runner = scripted(
+        tmp_path, lost_by(lambda job: 0.8 if job.split.name == "fold 2" and "invert" in job.policy.ops else 0.4)
+    )
+    weighted_policy, *_ = OpEffects().candidates(task_of(), Budget(trainings=18), runner)
+    first, second, third = (shares(weighted_policy.policy_on(f"fold {fold}"))["invert"] for fold in (1, 2, 3))
     assert second == pytest.approx(1 / 4, abs=0.01)  # on the others nothing does anything
-    assert max(first, third, chosen) < 0.6 * second  # those were made with the second, too
-    assert trained["uniform", "fold 1"] == trained["uniform", "fold 2"]
+    assert max(first, third, shares(weighted_policy.policy)["invert"]) < 0.6 * second  # made with the second, too
+    assert set(weighted_policy.on_folds) == {"fold 1", "fold 2", "fold 3"}
 
 
-def test_no_training_of_an_experiment_is_another_one_again(tmp_path):
+def test_a_fold_of_which_most_failed_leaves_no_policy_to_race_elsewhere(tmp_path):
+    """Without the first fold, those of the others would decide alone, and most of these failed."""
+    sound = lost_by(lambda job: 0.5)
+    runner = scripted(tmp_path, lambda job: sound(job) if job.split.name == "fold 1" else {"diverged": "why"})
+    assert OpEffects().candidates(task_of(), Budget(trainings=18), runner) == []
+
+
+def test_no_training_of_an_experiment_is_another_one_again():
     """Two operations make few policies: the same one on the same fold must begin from another seed."""
-    arenas = race._folds(stripes(), tmp_path, "cpu", 0)
-    runs = experiment.cells_of_experiment(arenas, ["invert", "solarize"], RECIPE, 54, 0)
-    assert len({(arena.held_out_from, cell.policy.hash) for arena, cell in runs}) < 40
-    assert len({cell.key(arena.data, arena.held_out) for arena, cell in runs}) == 54
-    many = experiment.cells_of_experiment(arenas, operations_to_test(None), RECIPE, 54, 5)
-    alone = [(fold, cell.seed) for fold, cell in zip([0, 1, 2] * 18, (cell for _, cell in many), strict=True)]
-    assert set(alone) == {(0, 5), (1, 6), (2, 7)}  # a seed for each fold, where policies differ
+    jobs = drawn_jobs(task_of(), ["invert", "solarize"], 54, 4)
+    assert len({(job.split.name, job.policy.hash) for job in jobs}) < 40
+    assert len({job.key for job in jobs}) == 54
+    assert {job.recipe.epochs for job in jobs} == {4}
+    many = drawn_jobs(task_of(seed=5), operations_to_test(None), 54, 4)
+    alone = {(job.split.name, job.seed) for job in many}
+    assert alone == {("fold 1", 5), ("fold 2", 6), ("fold 3", 7)}  # a seed for each fold, where policies differ
+
+
+def test_wrong_operations_are_named():
+    with pytest.raises(PolicyError, match="did you mean 'rotate'"):
+        operations_to_test(["rotat", "invert"])
