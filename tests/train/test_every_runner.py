@@ -79,6 +79,11 @@ class HasNoIdeaOfTime(Broken):
         return 1.0
 
 
+class ThrowsNetworksAway(Broken):
+    def run(self, jobs, until=math.inf):
+        yield from super().run([replace(job, keep_network=False) for job in jobs], until)
+
+
 class LeavesAProcess(Broken):
     left: ClassVar = []
 
@@ -100,6 +105,7 @@ class LeavesAProcess(Broken):
         (CachedOnesLast, "cached outcomes must come first"),
         (ForgetsWhatFailed, "failed must be 'the training loss was not finite in epoch .', got None"),
         (HasNoIdeaOfTime, r"estimated to take 1\.0 s, one of 30 times its epochs 1\.0 s"),
+        (ThrowsNetworksAway, "asked to keep its network, but there is no file of it"),
         (LeavesAProcess, "processes are left"),
     ],
 )

@@ -43,6 +43,25 @@ def test_a_checkpoint_lies_beside_the_record_and_is_found_under_another_label(ca
     assert cache.checkpoint(replace(job, label="other")) == cache.checkpoint(job)
 
 
+def test_a_record_without_the_weights_that_are_asked_for_is_none(cache, job):
+    keeping = replace(job, keep_network=True)
+    assert keeping.key == job.key
+    cache.write(job, RECORD)
+    assert cache.read(job) is not None
+    assert cache.read(keeping) is None
+    file = cache.network(keeping)
+    assert file == cache.folder / "networks" / f"uniform-2-passes-3-{job.key}.pt"
+    file.parent.mkdir()
+    file.write_bytes(b"weights")
+    assert cache.read(keeping).error == 25.0
+    assert cache.network(replace(keeping, label="other")) == file
+
+
+def test_of_a_run_that_failed_no_weights_are_expected(cache, job):
+    cache.write(job, {"diverged": "the loss was not finite", "seconds": 1.0})
+    assert cache.read(replace(job, keep_network=True)).failed == "the loss was not finite"
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "{", "[]", '{"error": 3.0}', '{"error": "many", "seconds": 1}', '{"error": 3, "seconds": 1, "together": 0}'],

@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
 from fasteraa.comparison.contenders import Contender
-from fasteraa.data.lazy_set import Images, LazyImageSet
-from fasteraa.errors import RunError, Stopped
+from fasteraa.data.lazy_set import LazyImageSet
+from fasteraa.errors import OutOfTime, RunError, Stopped
 from fasteraa.ops import OPS, Op, Span
 from fasteraa.policy.apply import augment
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Choice, Policy, SubPolicy
-from fasteraa.train.device_batches import centre, normalise_for
+from fasteraa.train.guess import Guess, load_guess
 from fasteraa.train.job import TrainJob, make_job
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.split import Split
-from fasteraa.train.trainer import make_network
-from fasteraa.train.worker_batches import MEASURED
 
 _MOST = {"cpu": 1_000, "cuda": 5_000}  # held-out images that are measured: enough for intervals of a point or two
 MAGNITUDES = (0.1, 0.25, 0.5, 0.75, 1.0)
-Guess = Callable[[Tensor], Tensor]  # uint8 images (b, 3, H, W) -> class numbers (b,)
 
 
 @dataclass(frozen=True)
@@ -152,40 +148,25 @@ def _labelled(contender: Contender) -> Policy:
 
 def clean_network(runner: LocalRunner, split: Split, recipe: TrainRecipe, until: float = math.inf) -> CleanNetwork:
     """Trained with `none` and seed 0, or loaded, if that was done before."""
-    job = make_job("none", named("none"), recipe, 0, split)
-    file = runner.cache.folder / "networks" / f"none-0-{job.key}.pt"
-    if not file.exists():
-        _train(runner, job, file, until)
-    network = make_network(recipe, len(split.train.classes), min(split.train.size))
-    try:
-        network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-    except Exception as error:
-        raise RunError(f"the network {str(file)!r} cannot be read: remove it to train it again") from error
-    network = network.to(runner.device).eval()
-    normalise = normalise_for(recipe, _images(split.train)).to(runner.device)
-
-    def guess(images: Tensor) -> Tensor:
-        logits: Tensor = network(normalise(centre(images, recipe.input_size).float() / 255))
-        return logits.argmax(1)
-
+    job = replace(make_job("none", named("none"), recipe, 0, split), keep_network=True)
+    _train(runner, job, until)
+    guess = load_guess(runner.cache.network(job), job, runner.device)
     most = _MOST.get(runner.device.type, 1_000)
     measured = split.held_out.subset(most, 0) if len(split.held_out) > most else split.held_out
     measured = measured.decoded() if isinstance(measured, LazyImageSet) else measured
     return CleanNetwork(guess, measured.images.to(runner.device), measured.labels.to(runner.device))
 
 
-def _train(runner: LocalRunner, job: TrainJob, file: Path, until: float) -> None:
+def _train(runner: LocalRunner, job: TrainJob, until: float) -> None:
+    """Unless that was done before."""
     try:
-        (outcome,) = runner.train_group([job], until=lambda: until, keep_network=file)
+        outcomes = [outcome for _, outcome in runner.run([job], until)]
     except KeyboardInterrupt as error:
         raise Stopped(
             "stopped while a network was trained to measure operations: give the same command again to continue",
             next(iter(error.args), signal.SIGINT),
         ) from None
-    if outcome.failed:
-        raise RunError(f"there is no network to measure operations with, none, seed 0: {outcome.failed}")
-
-
-def _images(data: Images) -> Tensor:
-    """What a training takes mean and spread from."""
-    return data.sample(MEASURED) if isinstance(data, LazyImageSet) else data.images
+    if not outcomes:
+        raise OutOfTime("time was up before the network was trained that operations are measured with")
+    if outcomes[0].failed:
+        raise RunError(f"there is no network to measure operations with, none, seed 0: {outcomes[0].failed}")

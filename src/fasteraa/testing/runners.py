@@ -23,12 +23,15 @@ import torch
 
 from fasteraa.data import load
 from fasteraa.policy.named import named
+from fasteraa.runtime.files import replacing
+from fasteraa.runtime.seeds import seeded
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Runner
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.split import Split, fold_splits
+from fasteraa.train.trainer import make_network
 
 # a training that takes a moment
 SMALL = TrainRecipe(
@@ -51,7 +54,8 @@ class ScriptedRunner:
     """Outcomes come from a function of the job, at once; they are kept as every runner keeps them.
 
     `trained` holds the jobs that were asked for and not in the cache. After `stop_after` of them somebody presses
-    Ctrl-C. `image_seconds` is what an image is said to cost in an epoch.
+    Ctrl-C. `image_seconds` is what an image is said to cost in an epoch. Networks that are to be kept are as they
+    were made from their seed.
     """
 
     def __init__(
@@ -82,8 +86,17 @@ class ScriptedRunner:
             raise KeyboardInterrupt
         self.trained.append(job)
         record = {"label": job.label, "seconds": 0.0, **self.script(job)}
+        outcome = Outcome.of(record)
+        if job.keep_network and not outcome.failed:
+            self._keep_network(job)
         self.cache.write(job, record)
-        return Outcome.of(record)
+        return outcome
+
+    def _keep_network(self, job: TrainJob) -> None:
+        with seeded(job.seed):
+            network = make_network(job.recipe, len(job.split.train.classes), min(job.split.train.size))
+        with replacing(self.cache.network(job)) as partial:
+            torch.save(network.state_dict(), partial)
 
     def estimate(self, jobs: Sequence[TrainJob]) -> float:
         return self.image_seconds * sum(job.image_epochs for job in jobs)
@@ -120,6 +133,7 @@ def check_runner(make_runner: Callable[[RunCache], Runner]) -> None:
                 raise KeyboardInterrupt
         _check_everything(make_runner, cache, [*jobs, twin, long, wild], expected)
         _check_nothing_is_run_again(make_runner, cache, jobs)
+        _check_networks_are_kept(make_runner, cache, jobs[0])
     assert set(multiprocessing.active_children()) == children, "processes are left after the runner was"
 
 
@@ -191,6 +205,16 @@ def _check_nothing_is_run_again(
         outcomes = _by_key(runner.run(jobs))
     assert outcomes.keys() == {job.key for job in jobs}
     assert outcomes[jobs[-1].key].error == 12.5, "a job that was in the cache was run again"
+    assert _records(cache) == before, "records of finished runs were written again"
+
+
+def _check_networks_are_kept(make_runner: Callable[[RunCache], Runner], cache: RunCache, job: TrainJob) -> None:
+    """Weights of a run that is finished but did not keep them: it is run once more, and its record stays."""
+    before, job = _records(cache), replace(job, keep_network=True)
+    with make_runner(cache) as runner:
+        pairs = list(runner.run([job]))
+    assert [each.key for each, _ in pairs] == [job.key]
+    assert cache.network(job).exists(), "a job asked to keep its network, but there is no file of it"
     assert _records(cache) == before, "records of finished runs were written again"
 
 

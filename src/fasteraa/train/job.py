@@ -25,6 +25,7 @@ class TrainJob:
     recipe: TrainRecipe
     seed: int
     split: Split
+    keep_network: bool = False  # its weights, too, as `RunCache.network` names them; no part of the key
 
     @cached_property
     def key(self) -> str:

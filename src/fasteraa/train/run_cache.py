@@ -1,7 +1,7 @@
 """The cache of finished trainings: a record each, found by the job's key, so nothing runs twice.
 
 A race, a comparison and a table write one file per training while they run. `pack` makes one file of them, for
-keeping; both are read.
+keeping; both are read. Weights of networks are kept only where a job asks for them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fasteraa.errors import RunError
 from fasteraa.runtime.files import as_file_name, explain_os_error, write_atomic
 from fasteraa.train.job import Outcome, TrainJob
 
-RUNS, PACKED = "runs", "runs.json"
+RUNS, PACKED, NETWORKS = "runs", "runs.json", "networks"
 
 
 class RunCache:
@@ -42,8 +42,19 @@ class RunCache:
     def checkpoint(self, job: TrainJob) -> Path:
         return self.file(job).with_suffix(".pt")
 
+    def network(self, job: TrainJob) -> Path:
+        """Where the weights of a trained network are, if the job asked to keep them."""
+        folder = self.folder / NETWORKS
+        found = sorted(folder.glob(f"*-{job.key}.pt"))
+        return found[0] if found else folder / f"{as_file_name(job.label)}-{job.seed}-{job.key}.pt"
+
     def read(self, job: TrainJob) -> Outcome | None:
-        """None if it was not run."""
+        """None if it was not run, or if it succeeded and the weights that the job asks for were not kept."""
+        outcome = self._read(job)
+        lacks = outcome is not None and not outcome.failed and job.keep_network and not self.network(job).exists()
+        return None if lacks else outcome
+
+    def _read(self, job: TrainJob) -> Outcome | None:
         file = self.file(job)
         if file.exists():
             return _outcome(file, lambda: json.loads(file.read_text(encoding="utf-8")))

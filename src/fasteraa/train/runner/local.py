@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -111,11 +110,9 @@ class LocalRunner:
                 outcomes = self.train_group(group, until=lambda: until)
                 yield from zip(group, outcomes, strict=True)
 
-    def train_group(
-        self, jobs: Sequence[TrainJob], until: Until | None = None, keep_network: Path | None = None
-    ) -> list[Outcome]:
+    def train_group(self, jobs: Sequence[TrainJob], until: Until | None = None) -> list[Outcome]:
         """Train jobs on the same images side by side and keep their records."""
-        return _train_group(self.cache, jobs, str(self.device), self.compile, self.command, until, keep_network)
+        return _train_group(self.cache, jobs, str(self.device), self.compile, self.command, until)
 
     def _at_once(self, jobs: Sequence[TrainJob]) -> int:
         if any(isinstance(job.split.train, LazyImageSet) for job in jobs):
@@ -231,7 +228,6 @@ def _train_group(
     compile: bool | None,
     command: str | None,
     until: Until | None = None,
-    keep_network: Path | None = None,
 ) -> list[Outcome]:
     if until is not None and time.time() > until():
         raise OutOfTime("time was up before the run began")
@@ -243,8 +239,9 @@ def _train_group(
         raise
     except RunError as error:
         raise RunError(f"{'; '.join(map(str, jobs))}: {error}") from error
-    if keep_network is not None and isinstance(trained[0], Trained):
-        save_network(keep_network, trained[0])
+    for job, each in zip(jobs, trained, strict=True):
+        if job.keep_network and isinstance(each, Trained):
+            save_network(cache.network(job), each)
     records = [{**_record(job, each), "command": command} for job, each in zip(jobs, trained, strict=True)]
     for job, record in zip(jobs, records, strict=True):
         cache.write(job, record)

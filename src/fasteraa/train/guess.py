@@ -1,0 +1,44 @@
+"""A trained network as a function of images: which class does it see?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fasteraa.data.lazy_set import Images, LazyImageSet
+from fasteraa.errors import RunError
+from fasteraa.runtime.seeds import seeded
+from fasteraa.train.device_batches import centre, normalise_for
+from fasteraa.train.job import TrainJob
+from fasteraa.train.trainer import make_network
+from fasteraa.train.worker_batches import MEASURED
+
+Guess = Callable[[Tensor], Tensor]  # uint8 images (b, 3, H, W) on the device -> class numbers (b,)
+
+
+def load_guess(file: Path, job: TrainJob, device: torch.device) -> Guess:
+    """The network of a finished job, from the file of its weights (`RunCache.network`)."""
+    recipe, train = job.recipe, job.split.train
+    with seeded(0):  # weights that are replaced at once must not cost the caller's generator any draws
+        network = make_network(recipe, len(train.classes), min(train.size))
+    try:
+        network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    except Exception as error:
+        raise RunError(f"the network {str(file)!r} cannot be read: remove it to train it again") from error
+    network = network.to(device).eval()
+    normalise = normalise_for(recipe, _images(train)).to(device)
+
+    @torch.no_grad()
+    def guess(images: Tensor) -> Tensor:
+        logits: Tensor = network(normalise(centre(images, recipe.input_size).float() / 255))
+        return logits.argmax(1)
+
+    return guess
+
+
+def _images(data: Images) -> Tensor:
+    """What a training takes mean and spread from."""
+    return data.sample(MEASURED) if isinstance(data, LazyImageSet) else data.images
