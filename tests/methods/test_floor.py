@@ -6,54 +6,56 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.methods.config import OBJECTIVES, SearchConfig
-from fasteraa.methods.faster_aa.fast_step import Recorded
+from fasteraa.methods.faster_aa.fast_step import CapturedStep
 from fasteraa.methods.faster_aa.objective import Amount, amount, floor_loss
-from fasteraa.methods.faster_aa.run import Run, search
+from fasteraa.methods.faster_aa.run import Run, gradient_search
 from fasteraa.methods.faster_aa.step import Step
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.runtime.progress import Silent
+from fasteraa.runtime.run_folder import RunFolder
 
 from .conftest import bars
-from .test_fast import batches, near, parameters, parts, written_out
+from .test_fast_step import batches, manual_step, near, parameters, parts
 
 CPU = torch.device("cpu")
 
 
 def test_the_same_seed_gives_the_same_policy_and_the_other_objective_another(tiny, quick):
     floor = replace(quick, objective="diverse", floor=1.2)  # above the start's, so that it bites at once
-    found = search(tiny, floor).policy
-    assert found.hash == search(tiny, floor).policy.hash
-    assert found.sub_policies != search(tiny, replace(quick, objective="paper")).policy.sub_policies
+    policy = gradient_search(tiny, floor).policy
+    assert policy.hash == gradient_search(tiny, floor).policy.hash
+    assert policy.sub_policies != gradient_search(tiny, replace(quick, objective="paper")).policy.sub_policies
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_resuming_ends_as_if_nothing_had_happened(tiny, quick, tmp_path, objective):
     """The floor stays that of the start, not of the policy in the checkpoint."""
     config = replace(quick, objective=objective, epochs=6, floor=1.2)
-    whole = search(tiny, config)
-    search(tiny, replace(config, epochs=3), out=tmp_path / "run")
-    assert search(tiny, config, out=tmp_path / "run", resume=True).policy.hash == whole.policy.hash
+    whole = gradient_search(tiny, config)
+    gradient_search(tiny, replace(config, epochs=3), out=tmp_path / "run")
+    assert gradient_search(tiny, config, out=tmp_path / "run", resume=True).policy.hash == whole.policy.hash
 
 
-def test_what_happens_before_a_recording_leaves_no_trace(tiny, quick):
+def test_what_happens_before_a_capture_leaves_no_trace(tiny, quick):
     config = replace(quick, objective="diverse", floor=1.2)
     plain, other = (Run(tiny, config, CPU, None, Silent()).step for _ in range(2))
-    recorded = Recorded(other)
-    mine, recorded._generator = (torch.Generator().manual_seed(3) for _ in range(2))
+    captured = CapturedStep(other)
+    mine, captured._generator = (torch.Generator().manual_seed(3) for _ in range(2))
     images, labels = tiny.images[:16], tiny.labels[:16]
     for _ in range(3):
         expected = plain(images, labels, mine)
-        with recorded._unchanged():
-            other(images, labels, recorded._generator)
-        assert torch.equal(other(images, labels, recorded._generator), expected)
+        with captured._unchanged():
+            other(images, labels, captured._generator)
+        assert torch.equal(other(images, labels, captured._generator), expected)
     for one, two in zip(parameters(plain), parameters(other), strict=True):
         assert torch.equal(one, two)
 
 
 class FromTheHost(TorchDispatchMode):
-    """Notes what cannot be recorded: tensors made of Python's values, and shapes that hang on values."""
+    """Notes what cannot be captured: tensors made of Python's values, and shapes that hang on values."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +70,7 @@ class FromTheHost(TorchDispatchMode):
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_step_brings_nothing_from_the_host(tiny, quick, objective, fast):
-    """On a GPU the host would wait for it, which ends a recording with an error."""
+    """On a GPU the host would wait for it, which ends a capture with an error."""
     config = replace(quick, objective=objective, fast=fast, ops=None)
     step, generator = Run(tiny, config, CPU, None, Silent()).step, torch.Generator().manual_seed(0)
     step(tiny.images[:16], tiny.labels[:16], generator)  # what is made once and kept may come from anywhere
@@ -79,23 +81,23 @@ def test_a_step_brings_nothing_from_the_host(tiny, quick, objective, fast):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_can_be_recorded(tiny, quick, objective):
-    config = replace(quick, objective=objective, floor=1.2, backbone="wrn-10-1")
-    found = search(tiny, config, device="cuda")
-    assert found.finished
-    assert found.epochs[-1].from_start > 0
+def test_every_objective_can_be_captured(tiny, quick, objective):
+    config = replace(quick, objective=objective, floor=1.2, critic="wrn-10-1")
+    result = gradient_search(tiny, config, device="cuda")
+    assert result.finished
+    assert result.epochs[-1].from_start > 0
 
 
-def test_written_out_follows_the_floor():
+def test_manual_grad_follows_the_floor():
     def one_step(make, **settings):
         step = make(*parts(), SearchConfig(**settings))
         images, labels = next(batches(1))
         step(images, labels, torch.Generator().manual_seed(1))
         return [p.grad.clone() for p in step.policy.parameters()]
 
-    found, expected = (one_step(make, objective="diverse", floor=2.0) for make in (written_out, Step))
-    assert all(near(*pair) for pair in zip(found, expected, strict=True))
-    without = one_step(written_out, objective="paper")
+    gradients, expected = (one_step(make, objective="diverse", floor=2.0) for make in (manual_step, Step))
+    assert all(near(*pair) for pair in zip(gradients, expected, strict=True))
+    without = one_step(manual_step, objective="paper")
     assert not any(near(*pair) for pair in zip(without, expected, strict=True))
 
 
@@ -161,31 +163,27 @@ def test_an_unknown_objective_is_refused():
 
 
 @pytest.mark.parametrize("objective", ["hard", "bilevel"])
-def test_runs_with_objectives_that_are_gone_are_refused(tiny, quick, tmp_path, objective):
-    """Their files hold a setting that is gone, too; the objective is what there is to say."""
-    search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
-    file = tmp_path / "run" / "config.toml"
-    file.write_text(file.read_text().replace('objective = "diverse"', f'objective = "{objective}"\nallowance = 1.0'))
+def test_checkpoints_with_objectives_that_are_gone_are_refused(tiny, quick, tmp_path, objective):
+    gradient_search(tiny, replace(quick, epochs=1), out=tmp_path)
+    folder = RunFolder(tmp_path)
+    state = folder.load_checkpoint(CPU)
+    folder.save_checkpoint({**state, "settings": {**state["settings"], "objective": objective}})
     with pytest.raises(ConfigError, match=f"unknown objective '{objective}': .*paper, diverse") as refused:
-        search(tiny, quick, out=tmp_path / "run", resume=True)
+        gradient_search(tiny, quick, out=tmp_path, resume=True)
     assert "\n" not in str(refused.value)
 
 
-def test_a_run_from_before_there_was_a_choice_had_the_papers_objective(tiny, quick, tmp_path):
-    config = replace(quick, objective="paper")
-    search(tiny, replace(config, epochs=1), out=tmp_path / "run")
-    file = tmp_path / "run" / "config.toml"
-    file.write_text(file.read_text().replace('objective = "paper"\n', ""))
+def test_a_run_keeps_its_objective(tiny, quick, tmp_path):
+    gradient_search(tiny, replace(quick, objective="paper", epochs=1), out=tmp_path)
     with pytest.raises(RunError, match="started with objective = 'paper', now it is 'diverse'"):
-        search(tiny, quick, out=tmp_path / "run", resume=True)
-    assert search(tiny, config, out=tmp_path / "run", resume=True).policy.hash == search(tiny, config).policy.hash
+        gradient_search(tiny, quick, out=tmp_path, resume=True)
 
 
 def test_masks_have_a_floor_too(quick):
     images, masks = torch.randint(0, 256, (32, 3, 12, 12), dtype=torch.uint8), torch.randint(2, (32, 12, 12))
-    data = [(image, mask) for image, mask in zip(images.numpy(), masks.to(torch.uint8).numpy(), strict=True)]
-    pairs = [(image.transpose(1, 2, 0), mask) for image, mask in data]
+    data = ImageSet.of_masks(images, masks.to(torch.uint8), ("a", "b"), "noise")
     paper, floor = (
-        search(pairs, replace(quick, objective=objective, epochs=1, floor=1.2)).policy for objective in OBJECTIVES
+        gradient_search(data, replace(quick, objective=objective, epochs=1, floor=1.2)).policy
+        for objective in OBJECTIVES
     )
     assert paper.sub_policies != floor.sub_policies

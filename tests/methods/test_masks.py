@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-import fasteraa
-from fasteraa.data import ImageSet
+from fasteraa.data import ImageSet, load
 from fasteraa.data.batches import Normalise
 from fasteraa.errors import ConfigError, DataError, RunError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa import step as step_module
 from fasteraa.methods.faster_aa.fast_step import make_step
 from fasteraa.methods.faster_aa.objective import Judged, class_loss
+from fasteraa.methods.faster_aa.run import gradient_search
 from fasteraa.methods.faster_aa.step import METRICS, MaskStep
 from fasteraa.nets import Critic, PixelCritic, build
 from fasteraa.ops import OPS
@@ -25,7 +25,7 @@ from fasteraa.policy.draw import plan_of
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.report.preview import draw_sheet, overlaid
 from fasteraa.report.summary import mass
-from fasteraa.selection.race import Candidate, calibrate
+from fasteraa.selection.folds import raceable
 
 from .conftest import Stop, StopAfter
 
@@ -97,13 +97,13 @@ def test_sharp_targets_are_the_hard_masks(op, sign):
     draw = policy.draw(3)
     draw = replace(draw, sign=torch.full_like(draw.sign, 1.0 if sign == "+" else -1.0))
     soft = policy.follow(one_hot(masks, 4), draw)
-    found = torch.where(soft.sum(1) < 0.5, 255, soft.argmax(1))
+    masks_of_soft = torch.where(soft.sum(1) < 0.5, 255, soft.argmax(1))
     signed = OPS[op].signed
     choice = Choice(op, 1.0, magnitude if OPS[op].span else None, sign=sign if signed else None)
     hard = Policy((SubPolicy(((choice,),)),))
     (deed,) = plan_of(hard).draw_one()
     expected = torch.stack([apply_mask(hard, mask, [deed], fill=255) for mask in masks]).long()
-    same = (found == expected).float().mean()
+    same = (masks_of_soft == expected).float().mean()
     assert same == 1 if op == "flip" or op.startswith("translate") else same > 0.93  # bilinear edges fall either way
     assert (expected == 255).any() == (op != "flip")
 
@@ -138,8 +138,8 @@ def test_the_loss_is_cross_entropy_per_pixel(side, cells):
     blown_up = logits.repeat_interleave(side // cells, 2).repeat_interleave(side // cells, 3)
     expected = F.cross_entropy(blown_up, masks, ignore_index=255)
     torch.testing.assert_close(loss, expected)
-    found, wanted = (torch.autograd.grad(each, logits, retain_graph=True)[0] for each in (loss, expected))
-    torch.testing.assert_close(found, wanted)
+    ours, torchs = (torch.autograd.grad(each, logits, retain_graph=True)[0] for each in (loss, expected))
+    torch.testing.assert_close(ours, torchs)
 
 
 def test_masks_without_a_class_cost_nothing():
@@ -175,9 +175,9 @@ def test_timms_networks():
     pytest.importorskip("timm")
     data = fields(16, 32)
     quick = SearchConfig(epochs=1, batch_size=8, sub_policies=1, ops=("flip",))
-    assert fasteraa.search(data, replace(quick, backbone="timm:resnet10t"), device="cpu").finished
+    assert gradient_search(data, replace(quick, critic="timm:resnet10t"), device="cpu").finished
     with pytest.raises(ConfigError, match="take a convolutional one, such as timm:resnet18"):
-        fasteraa.search(data, replace(quick, backbone="timm:vit_tiny_patch16_224"), device="cpu")
+        gradient_search(data, replace(quick, critic="timm:vit_tiny_patch16_224"), device="cpu")
 
 
 def test_masks_take_the_plain_step():
@@ -215,32 +215,33 @@ def quick():
 
 def test_same_seed_same_hash_and_resumed_runs_too(quick, tmp_path):
     data = fields(48)
-    one, two = (fasteraa.search(data, quick, device="cpu", out=tmp_path / name) for name in "ab")
+    one, two = (gradient_search(data, quick, device="cpu", out=tmp_path / name) for name in "ab")
     assert one.policy.hash == two.policy.hash != one.start.hash
-    assert fasteraa.search(data, replace(quick, seed=1), device="cpu").policy.hash != one.policy.hash
+    assert gradient_search(data, replace(quick, seed=1), device="cpu").policy.hash != one.policy.hash
     with pytest.raises(Stop):
-        fasteraa.search(data, quick, device="cpu", out=tmp_path / "cut", progress=StopAfter(5))
-    resumed = fasteraa.search(data, quick, device="cpu", out=tmp_path / "cut", resume=True)
+        gradient_search(data, quick, device="cpu", out=tmp_path / "cut", progress=StopAfter(5))
+    resumed = gradient_search(data, quick, device="cpu", out=tmp_path / "cut", resume=True)
     assert resumed.policy.hash == one.policy.hash
     assert one.policy.provenance["data"]["task"] == "segmentation"
     other = ImageSet.of_masks(data.images, 1 - data.masks, data.classes, "other")
     with pytest.raises(RunError, match="had other data"):
-        fasteraa.search(other, quick, device="cpu", out=tmp_path / "a", resume=True)
+        gradient_search(other, quick, device="cpu", out=tmp_path / "a", resume=True)
 
 
 def test_masks_change_what_is_found(quick):
     data = fields(48)
     other = ImageSet.of_masks(data.images, data.masks.flip(0), data.classes, data.name)
     plain = ImageSet.of(data.images, data.labels, data.classes, data.name)
-    found = {fasteraa.search(each, quick, device="cpu").policy.hash for each in (data, other, plain)}
-    assert len(found) == 3
+    hashes = {gradient_search(each, quick, device="cpu").policy.hash for each in (data, other, plain)}
+    assert len(hashes) == 3
 
 
 def test_a_data_set_of_pairs_and_a_size_that_is_no_multiple(quick):
     pairs = [(image.permute(1, 2, 0).numpy(), mask.long()) for image, mask in zip(*_parts(fields(32, 22)), strict=True)]
-    result = fasteraa.search(pairs, quick, device="cpu")
-    assert result.finished
-    assert result.data.task == "segmentation"
+    data = load(pairs)
+    assert data.task == "segmentation"
+    assert data.size == (22, 22)
+    assert gradient_search(data, quick, device="cpu").finished
 
 
 def _parts(data):
@@ -251,9 +252,9 @@ def test_what_cannot_be_searched(quick):
     data = fields(32)
     lone = ImageSet.of_masks(data.images, torch.where(data.masks == 1, 255, 0).to(torch.uint8), ("a",), "lone")
     with pytest.raises(DataError, match="two classes, 'lone' has one: write the other one as 1"):
-        fasteraa.search(lone, quick, device="cpu")
-    with pytest.raises(DataError, match="calibration trains classifiers"):
-        calibrate(data, [Candidate("none", Policy.named("none"))])
+        gradient_search(lone, quick, device="cpu")
+    with pytest.raises(DataError, match="a race trains classifiers, 'fields' has masks in the place of labels"):
+        raceable(data, print)
     with pytest.raises(ConfigError, match=r"ignore_index must be a class number in 0\.\.255, got 256"):
         SearchConfig(ignore_index=256)
 
@@ -280,11 +281,14 @@ def test_the_command(fasteraa, scenes, tmp_path):
         "--device", "cpu",
     )  # fmt: skip
     assert code == 0, error
-    assert "task: semantic segmentation, 24 images with masks of 8 classes" in out
-    assert "There is no calibration for masks" in out
+    assert "scenes: 24 images with masks of 8 classes at 20x20" in out
+    assert "images with masks have none" in out
     assert "mask_fill=255" in out
-    assert "There is no calibration" in (tmp_path / "run" / "summary.txt").read_text()
-    assert not (tmp_path / "run" / "calibration").exists()
+    assert "images with masks have none" in (tmp_path / "run" / "summary.txt").read_text()
+    assert not (tmp_path / "run" / "race").exists()
+    policy, alone = (Policy.load(tmp_path / "run" / name) for name in ("policy.json", "faster-aa.json"))
+    assert policy.hash == alone.hash
+    assert policy.provenance["candidate"] == "faster-aa"
     with Image.open(tmp_path / "run" / "preview.png") as sheet:
         assert sheet.width > 300
     code, out, _ = fasteraa("data", "check", scenes)
@@ -334,7 +338,7 @@ def find(seed, **settings):
         objective="paper",
         **settings,
     )
-    return fasteraa.search(fields(), config, device="cpu")
+    return gradient_search(fields(), config, device="cpu")
 
 
 def turn(policy):

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import fasteraa
 from fasteraa.data import ImageSet
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa import fast_step as fast_module
 from fasteraa.methods.faster_aa import step as step_module
+from fasteraa.methods.faster_aa.run import gradient_search
 from fasteraa.report.summary import mass
 
 from .conftest import bars
@@ -18,7 +18,7 @@ SEEDS = (0, 1, 2)
 
 def find(data, seed, **settings):
     config = SearchConfig(seed=seed, batch_size=64, sub_policies=4, operation_count=1, flip=False, crop=0.0, **settings)
-    return fasteraa.search(data, config, device="cpu")
+    return gradient_search(data, config, device="cpu")
 
 
 def kept(result, op):

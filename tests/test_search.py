@@ -1,0 +1,241 @@
+"""`fasteraa.search` without a race: any source, the folder of a run, resuming it, and being killed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+
+import fasteraa
+from fasteraa import api
+from fasteraa.data import ImageSet
+from fasteraa.errors import ConfigError, DataError, RunError
+from fasteraa.methods.config import SearchConfig, read_config, read_tables
+from fasteraa.methods.faster_aa.run import gradient_search
+from fasteraa.policy import Policy
+from fasteraa.runtime.progress import Silent
+
+QUICK = SearchConfig(epochs=3, batch_size=16, sub_policies=2, ops=("flip", "invert", "brightness", "solarize"))
+
+
+def search(source, config=QUICK, **options):
+    return fasteraa.search(source, config, methods="faster-aa", race=False, device="cpu", **options)
+
+
+def noise(count=32, seed=0):
+    images = torch.randint(256, (count, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return ImageSet.of(images, torch.arange(count) % 2, ("a", "b"), "noise")
+
+
+@pytest.fixture
+def data():
+    return noise()
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+def test_any_source(tmp_path):
+    once = replace(QUICK, epochs=1)
+    with pytest.raises(DataError):
+        search(tmp_path / "nothing")
+    few = search(None, replace(once, classes=3, subset=60, size=12))
+    assert len(few.data.classes) == 3
+    assert len(few.data) == 60
+    images = torch.randint(0, 256, (40, 3, 10, 10), dtype=torch.uint8)
+    pairs = [(image, index % 2) for index, image in enumerate(images)]
+    assert search(pairs, once).data.size == (10, 10)
+
+
+@pytest.mark.parametrize(("device", "size", "side"), [("cpu", None, 32), ("cuda", None, 128), ("cpu", 40, 40)])
+def test_a_cpu_searches_on_small_images(tmp_path, monkeypatch, device, size, side):
+    """Unless it is asked for another size: its time goes with the pixels."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (200, 180), {"a": "red", "b": "blue"}[name]).save(tmp_path / name / "1.png")
+    monkeypatch.setattr(api, "find_device", torch.device)
+    assert api._load(tmp_path, replace(QUICK, size=size), None, device, None).size == (side, side)
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def test_the_result_and_the_folder(data, tmp_path):
+    result = search(data, out=tmp_path / "run")
+    assert result.race is None
+    assert result.folder == tmp_path / "run"
+    assert [each.label for each in result.candidates][:2] == ["faster-aa", "faster-aa-x2"]
+    alone = gradient_search(data, QUICK, device="cpu").policy
+    assert result.policy.hash == alone.hash == Policy.load(tmp_path / "run" / "faster-aa.json").hash
+    assert Policy.load(tmp_path / "run" / "policy.json") == result.policy
+    assert result.policy.provenance["candidate"] == "faster-aa"
+    assert result.policy.provenance["data"]["fingerprint"] == data.fingerprint
+    assert result.details["faster-aa"]["finished"]
+    for candidate in result.candidates:
+        file = tmp_path / "run" / "candidates" / f"{candidate.label}.json"
+        assert Policy.load(file).hash == candidate.policy.hash
+    tables = read_tables(tmp_path / "run" / "config.toml")
+    assert tables["run"] == {"methods": ["faster-aa"], "race": False}
+    assert tables["search"]["epochs"] == 3
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["chosen"] == "faster-aa"
+    files = {path.name for path in (tmp_path / "run").iterdir()} - {".lock"}
+    assert files == {
+        "config.toml", "metrics.jsonl", "checkpoint.pt", "policy.json", "faster-aa.json", "start.json", "candidates",
+        "result.json", "summary.txt", "preview.png",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["policy.json", "faster-aa.json", "start.json", "metrics.jsonl"])
+def test_what_lies_in_a_folder_is_not_overwritten(data, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(RunError, match=f"holds {name}, which the search would overwrite"):
+        search(data, out=tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_folders_are_not_mixed_up(data, tmp_path):
+    search(data, replace(QUICK, epochs=1), out=tmp_path / "run")
+    with pytest.raises(RunError, match="holds a run already: add --resume to continue it"):
+        search(data, out=tmp_path / "run")
+    with pytest.raises(RunError, match="started with seed = 0, now it is 5"):
+        search(data, replace(QUICK, seed=5), out=tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="had other data"):
+        search(noise(seed=1), out=tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="holds no run to resume"):
+        search(data, out=tmp_path / "new", resume=True)
+    with pytest.raises(ConfigError, match="resume needs the folder"):
+        search(data, resume=True)
+
+
+def test_a_folder_that_cannot_be_written_is_noticed_first(data, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="could not be written: a part of its path is a file"):
+        search(data, out=tmp_path / "file" / "run")
+    for resume in (False, True):
+        with pytest.raises(RunError, match=r"a run needs a folder, .*file' is a file"):
+            search(data, out=tmp_path / "file", resume=resume)
+
+
+def test_names_are_checked_before_a_folder_is_made(data, tmp_path):
+    with pytest.raises(ConfigError, match="unknown method 'faster-a': did you mean 'faster-aa'"):
+        fasteraa.search(data, QUICK, methods="faster-a", out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="a network must have a known name, got 'wrn-40'"):
+        search(data, replace(QUICK, critic="wrn-40"), out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="minutes must be at least 0, got -1"):
+        search(data, minutes=-1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# --- resuming --------------------------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+class StopAfter(Silent):
+    """Ends the run, as a crash would, after so many steps."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def step(self):
+        self.left -= 1
+        if self.left == 0:
+            raise Stop
+
+
+def test_a_run_that_crashed_is_resumed(data, tmp_path):
+    with pytest.raises(Stop):
+        search(data, out=tmp_path / "run", progress=StopAfter(5))
+    assert not (tmp_path / "run" / "policy.json").exists()  # the answer is written at the end only
+    assert search(data, out=tmp_path / "run", resume=True).policy.hash == search(data).policy.hash
+
+
+def test_the_end_of_the_time_leaves_a_valid_policy(data, tmp_path):
+    result = search(data, out=tmp_path / "run", minutes=0)
+    assert not result.details["faster-aa"]["finished"]
+    start = next(each.policy for each in result.candidates if each.label == "faster-aa-start")
+    assert Policy.load(tmp_path / "run" / "policy.json").hash == start.hash
+    rest = search(data, out=tmp_path / "run", resume=True)
+    assert rest.details["faster-aa"]["finished"]
+    assert rest.policy.hash == search(data).policy.hash == Policy.load(tmp_path / "run" / "policy.json").hash
+
+
+def test_more_epochs_are_remembered(data, tmp_path):
+    search(data, replace(QUICK, epochs=2), out=tmp_path / "run")
+    with pytest.raises(RunError, match="has 2 epochs behind it, more than epochs = 1"):
+        search(data, replace(QUICK, epochs=1), out=tmp_path / "run", resume=True)
+    longer = search(data, out=tmp_path / "run", resume=True)
+    assert longer.policy.hash == search(data).policy.hash
+    assert read_config(tmp_path / "run" / "config.toml")["epochs"] == QUICK.epochs == 3
+
+
+def test_a_run_with_fewer_images_than_a_batch_is_resumed(tmp_path):
+    """The settings keep what was asked for, the policy what was done."""
+    config, out = replace(QUICK, batch_size=128, epochs=1), tmp_path / "run"
+    assert search(noise(9), config, out=out).policy.provenance["config"]["batch_size"] == 8
+    assert read_config(out / "config.toml")["batch_size"] == 128
+    longer = search(noise(9), replace(config, epochs=2), out=out, resume=True)
+    assert longer.policy.hash == search(noise(9), replace(config, epochs=2, batch_size=8)).policy.hash
+    with pytest.raises(RunError, match="was started with batch_size = 8, now it is 6"):
+        search(noise(9), replace(config, epochs=2, batch_size=6), out=out, resume=True)
+
+
+def test_a_run_of_version_0_1_is_not_resumed(data, tmp_path):
+    """Its settings stand alone, under names of which some are gone."""
+    (tmp_path / "config.toml").write_text('[search]\nbackbone = "auto"\nallowance = 1.0\nobjective = "hard"\n')
+    with pytest.raises(RunError, match=r"is of version 0\.1, which this version cannot resume"):
+        search(data, out=tmp_path, resume=True)
+
+
+# --- signals: real processes -----------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, torch, fasteraa
+torch.set_num_threads(1)
+from fasteraa.methods.config import SearchConfig
+config = SearchConfig(epochs=6, batch_size=64, sub_policies=2, ops=("flip", "invert"), subset=320, size=12)
+result = fasteraa.search(
+    None, config, methods="faster-aa", race=False, out=sys.argv[1], resume="--resume" in sys.argv, device="cpu"
+)
+print(result.policy.hash)
+"""
+
+
+def start(folder, *arguments):
+    command = [sys.executable, "-c", SCRIPT, str(folder), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(path, process):
+    end = time.monotonic() + 300
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(tmp_path):
+    """SIGKILL in the middle, SIGTERM in the middle, then to the end: the same policy as in one go."""
+    whole, _ = start(tmp_path / "whole").communicate(timeout=600)
+    checkpoint = tmp_path / "cut" / "checkpoint.pt"
+    with start(tmp_path / "cut") as killed:
+        wait_for(checkpoint, killed)
+        killed.send_signal(signal.SIGKILL)
+    before = checkpoint.stat().st_mtime_ns
+    stopped = start(tmp_path / "cut", "--resume")
+    while checkpoint.stat().st_mtime_ns == before and stopped.poll() is None:
+        time.sleep(0.01)
+    stopped.send_signal(signal.SIGTERM)
+    _, error = stopped.communicate(timeout=300)
+    assert "stopped by SIGTERM" in error
+    assert "add --resume to continue" in error
+    resumed, _ = start(tmp_path / "cut", "--resume").communicate(timeout=600)
+    assert resumed.strip() == whole.strip() != ""
