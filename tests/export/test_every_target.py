@@ -807,13 +807,19 @@ def test_refusals(tmp_path, monkeypatch):
         MIXED.export("tim")
     with pytest.raises(ExportError, match="only albumentations has a native form, got the target 'timm'"):
         report(MIXED, "timm", native=True)
-    with pytest.raises(ExportError, match="could not be written: No such file"):
-        write(MIXED, "json", tmp_path / "no" / "a.json")
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match="could not be written: a part of its path is a file, not a folder"):
+        write(MIXED, "json", tmp_path / "file" / "a.json")
     for name in ["kornia", *(name for name in sys.modules if name.startswith("kornia."))]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "fasteraa.export.kornia", raising=False)
     with pytest.raises(ExportError, match=r"needs the package kornia.*pip install 'fasteraa\[kornia\]'"):
         MIXED.to_kornia()
+
+
+def test_folders_on_the_way_are_made(tmp_path):
+    write(MIXED, "json", tmp_path / "new" / "a.json")
+    assert Policy.load(tmp_path / "new" / "a.json") == MIXED
 
 
 def test_command_line(tmp_path):

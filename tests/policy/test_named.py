@@ -13,7 +13,7 @@ from fasteraa.errors import PolicyError
 from fasteraa.ops import OPS, Pair, hard_pillow
 from fasteraa.policy import Policy
 from fasteraa.policy.draw import plan_of
-from fasteraa.policy.named import _TORCHVISION, NAMES, RACED, descriptions, is_name
+from fasteraa.policy.named import _TORCHVISION, NAMES, RACED, RACED_FINE_TUNING, descriptions, is_name
 from fasteraa.policy.resolve import load_policy
 
 binom = pytest.importorskip("scipy.stats").binom
@@ -142,6 +142,9 @@ HASHES = {
     "color-ops-x2": "40d9bdd2862e14a3767b2e1b0bdc1dcc453365b0234ef1a0865058aeb9dd2bce",
     "general": "ba7bdf2d1dd6b3d94644d8dbdc3a7805442e3a8eff165939fd8e7e9f06872746",
     "general-or-trivial": "aa7e19959b8000036856737e3810f7e235a918818aa8e01a0bd87beee5f5fc13",
+    "general-mild": "be94ff55d5537143aa2b45fe71bd345548b59312facdcb47dc3eb4e2c8550ccb",
+    "randaugment-m9": "c86959e647c9bffa8a6d78b215f3f00ffb9183e19ae604d917a14dfed41133fb",
+    "three-augment": "81db59c4a3f1860ea4374d3c779f7659c7eea62a1aa037cc80c1cfd2f588c124",
     "random": "0c1ae955e44c27dfb6bdc09706bad21958d343e5e8b792bca35999301098ccd1",
     "random-4-3-7": "eca09ad76d2873f1584f3968cdabb3c30a5fe455454ca0d22b61c6bf4aa08cc0",
 }
@@ -153,7 +156,7 @@ def test_the_hash_of_a_name_stays(name):
 
 
 def test_every_name_has_a_pinned_hash():
-    assert set(NAMES) | set(RACED) <= set(HASHES)
+    assert set(NAMES) | set(RACED) | set(RACED_FINE_TUNING) <= set(HASHES)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +213,9 @@ def test_what_is_a_name():
     assert not any(map(is_name, ["", "uniform-x4", "runs/a", "randaugment-2", "policy.json"]))
 
 
-@pytest.mark.parametrize("name", [name for name, of_operations in RACED.items() if of_operations])
+@pytest.mark.parametrize(
+    "name", [name for name, of_operations in {**RACED, **RACED_FINE_TUNING}.items() if of_operations]
+)
 def test_what_can_be_made_of_a_choice_of_operations(name):
     """`general-or-trivial` keeps TrivialAugment's, so it races only where those are among the choice."""
     policy, ops = Policy.named(name, ops=["flip", "rotate", "invert"]), {"flip", "rotate", "invert"}
