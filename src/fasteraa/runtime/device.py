@@ -45,7 +45,7 @@ def image_device(images: Tensor, device: torch.device) -> torch.device:
 
 @contextmanager
 def explain_out_of_memory(
-    advice: str = "lower --batch-size, --size or the backbone, or add --resume to go on from the last checkpoint with "
+    advice: str = "lower --batch-size, --size or the critic, or add --resume to continue from the last checkpoint with "
     "the memory of another program freed",
 ) -> Iterator[None]:
     try:
