@@ -14,10 +14,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import torch
 
+import fasteraa as package
+from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RunError, Stopped
 from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.faster_aa.run import search
 from fasteraa.policy import Policy
 from fasteraa.report.trackers import TRACKERS, track
 from fasteraa.report.trackers.tracking import reason
@@ -25,6 +27,27 @@ from fasteraa.runtime.progress import Lines
 
 KEY = "local-" + "5ec2e7" * 7  # of the form that W&B has for keys
 PASSWORD = "hunter2hunter2"
+
+
+@pytest.fixture
+def tiny():
+    images = torch.randint(256, (64, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return ImageSet.of(images, torch.arange(64) % 2, ("a", "b"), "noise")
+
+
+@pytest.fixture
+def quick():
+    """The settings of a search that takes a second."""
+    return SearchConfig(epochs=3, batch_size=16, sub_policies=2, ops=("flip", "invert", "brightness", "solarize"))
+
+
+def search(data, config, **options):
+    return package.search(data, config, methods="faster-aa", race=False, device="cpu", **options)
+
+
+def gradient(result):
+    """What the gradient search tells of its epochs."""
+    return result.details["faster-aa"]
 
 
 class Recorder:
@@ -64,22 +87,25 @@ def test_a_tracker_is_told_everything(tiny, quick, tmp_path):
     assert (opening.name, opening.kind, opening.resume) == ("run", "search", False)
     assert opening.settings["epochs"] == 3
     assert opening.settings["ops"] == ["flip", "invert", "brightness", "solarize"]
-    for told, epoch in zip(recorder.told[1:-1], result.epochs, strict=True):
+    for told, epoch in zip(recorder.told[1:-1], gradient(result)["epochs"], strict=True):
         expected = dataclasses.asdict(epoch)
         number = expected.pop("epoch")
         assert told[1:] == ({f"search/{name}": value for name, value in expected.items()}, number)
     assert ending.status == "finished"
-    assert {"policy.json", "start.json", "config.toml", "metrics.jsonl"} == {path.name for path in ending.files}
+    assert {path.name for path in ending.files} == {
+        "policy.json", "faster-aa.json", "start.json", "config.toml", "metrics.jsonl", "preview.png", "result.json",
+        "summary.txt",
+    }  # fmt: skip
     assert ending.summary["hash"] == result.policy.hash
     assert ending.summary["status"] == "finished"
 
 
 @pytest.mark.parametrize("where", ["start", "log", "finish"])
-def test_a_tracker_that_fails_is_left_out_and_the_search_goes_on(where, tiny, quick, tmp_path, caplog):
+def test_a_tracker_that_fails_is_left_out_and_the_search_continues(where, tiny, quick, tmp_path, caplog):
     broken, well = Recorder(where, "broken"), Recorder()
     with track(broken, well, folder=tmp_path / "run", config=quick) as tracking:
         result = search(tiny, quick, out=tmp_path / "run", progress=tracking)
-    assert result.finished
+    assert gradient(result)["finished"]
     assert broken.calls[-1] == where
     assert broken.calls.count(where) == 1  # and nothing more after it
     assert well.calls == ["start", "log", "log", "log", "finish"]
@@ -179,7 +205,7 @@ def alone(monkeypatch, tmp_path):
 
 
 QUICK = ["--subset", 40, "--size", 12, "--batch-size", 16, "--sub-policies", 2, "--ops", "flip,invert,rotate",
-         "--device", "cpu", "--no-calibrate"]  # fmt: skip
+         "--device", "cpu", "--methods", "faster-aa", "--no-race"]  # fmt: skip
 METRICS = {f"search/{name}" for name in ("distance", "penalty", "class_loss", "policy_class_loss", "change",
                                          "from_start", "seconds")}  # fmt: skip
 
@@ -228,7 +254,7 @@ def bytes_of(folder):
 
 
 def test_wandb_offline(alone, fasteraa, monkeypatch, tmp_path):
-    """A run that is written without a network, read back from its file, and gone on with."""
+    """A run that is written without a network, read back from its file, and resumed."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     out = tmp_path / "run"
@@ -382,7 +408,7 @@ def test_mlflow_server(mlflow_server, fasteraa, monkeypatch, tiny, quick, tmp_pa
     recorder = Recorder(then=lambda: stop(process))
     with track("mlflow", recorder, folder=tmp_path / "other", config=quick) as tracking:
         result = search(tiny, quick, out=tmp_path / "other", progress=tracking)
-    assert result.finished
+    assert gradient(result)["finished"]
     assert recorder.calls == ["start", "log", "log", "log", "finish"]
     (warning,) = [record.getMessage() for record in caplog.records if record.name.startswith("fasteraa")]
     assert warning.startswith("mlflow failed and is left out from here on:")
@@ -413,14 +439,13 @@ def test_tensorboard(tiny, tmp_path):
     config = SearchConfig(epochs=2, batch_size=16, sub_policies=2, ops=("flip", "invert"))
     with track("tensorboard", folder=out, config=config) as tracking:
         search(tiny, config, out=out, progress=tracking)
-        (out / "summary.txt").write_text("what was found")
     found = events(out / "tensorboard")
     assert set(found.Tags()["scalars"]) == METRICS
     for name in METRICS:
         expected = [(row["epoch"], pytest.approx(row[name.removeprefix("search/")])) for row in metrics_of(out)]
         assert [(event.step, event.value) for event in found.Scalars(name)] == expected
     texts = {tag: found.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in found.Tags()["tensors"]}
-    assert "what was found" in texts["summary/text_summary"]
+    assert "Use faster-aa" in texts["summary/text_summary"]
     assert '"epochs": 2' in texts["config/text_summary"]
     assert Policy.load(out / "policy.json").hash in texts["result/text_summary"]
 

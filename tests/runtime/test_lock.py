@@ -1,17 +1,16 @@
 """A folder is for one process at a time."""
 
+import errno
 import subprocess
 import sys
+import threading
 
 import pytest
-from fasteraa.comparison.compare import compare
 
+import fasteraa
 from fasteraa.errors import RunError
-from fasteraa.methods.faster_aa.run import search
-from fasteraa.runtime import lock
 from fasteraa.runtime.lock import LOCK, exclusive
 
-pytestmark = pytest.mark.skipif(lock.fcntl is None, reason="this system has no locks")
 HOLD = """
 import sys
 from pathlib import Path
@@ -35,18 +34,47 @@ def other(tmp_path):
 
 def test_the_second_process_is_refused(other, tmp_path):
     with (
-        pytest.raises(RunError, match=rf"another process \({other.pid}\) is at work in the folder"),
+        pytest.raises(RunError, match=r"another process is at work in the folder '.*': wait for it, or choose another"),
         exclusive(tmp_path),
     ):
         pass
 
 
-def test_search_and_compare_ask(other, tmp_path):
-    with pytest.raises(RunError, match="is at work in the folder"):
-        search(None, out=tmp_path, device="cpu")
-    with pytest.raises(RunError, match="is at work in the folder"):
-        compare(None, "none", out=tmp_path, device="cpu", subset=20)
+def test_search_race_and_compare_ask(other, tmp_path):
+    for run in (
+        lambda: fasteraa.search(None, out=tmp_path, device="cpu"),
+        lambda: fasteraa.race("none,cutout", None, out=tmp_path, device="cpu"),
+        lambda: fasteraa.compare(None, "none", out=tmp_path, device="cpu", subset=20),
+    ):
+        with pytest.raises(RunError, match="is at work in the folder"):
+            run()
     assert not (tmp_path / "config.toml").exists()
+    assert not (tmp_path / "policy.json").exists()
+
+
+def test_threads_of_one_process_keep_each_other_out(tmp_path):
+    refused = []
+
+    def second():
+        with pytest.raises(RunError) as error, exclusive(tmp_path):
+            pass
+        refused.append(error.value)
+
+    with exclusive(tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert len(refused) == 1
+
+
+def test_whoever_leaves_lets_the_next_one_in(tmp_path):
+    for _ in range(2):
+        with exclusive(tmp_path):
+            pass
+    with pytest.raises(ValueError, match="of the work"), exclusive(tmp_path):
+        raise ValueError("of the work")
+    with exclusive(tmp_path):
+        pass
 
 
 def test_a_process_that_was_killed_keeps_nobody_out(other, tmp_path):
@@ -55,34 +83,17 @@ def test_a_process_that_was_killed_keeps_nobody_out(other, tmp_path):
     assert (tmp_path / LOCK).exists()
     with exclusive(tmp_path):
         pass
-    assert not (tmp_path / LOCK).exists()
 
 
-def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOLCK])
+def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path, monkeypatch, number):
+    fcntl = pytest.importorskip("fcntl")
+
     def refuse(*given):
-        raise OSError(95, "not supported")
+        raise OSError(number, "not supported")
 
-    with exclusive(tmp_path / "nowhere"):
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with exclusive(tmp_path), exclusive(tmp_path):
         pass
-    monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with exclusive(tmp_path):
+    with exclusive(tmp_path / "nowhere"):  # who writes there first says so
         pass
-    monkeypatch.setattr(lock, "fcntl", None)
-    with exclusive(tmp_path):
-        pass
-
-
-def test_a_lock_that_was_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):
-    """Its owner removes it when it is done: whoever opened it before must look again."""
-    locked, plain = [], lock.fcntl.flock
-
-    def late(file, how):
-        plain(file, how)
-        if not locked:
-            (tmp_path / LOCK).unlink()
-        locked.append(file)
-
-    monkeypatch.setattr(lock.fcntl, "flock", late)
-    with exclusive(tmp_path):
-        assert (tmp_path / LOCK).exists()
-    assert len(locked) == 2

@@ -30,7 +30,7 @@ def track(
     """Names of trackers, or trackers of your own, as one progress; what cannot work is refused here, before work.
 
     `folder` is that of the run: what lies there at the end (policy, preview, summary) goes to the trackers. `config` is
-    a SearchConfig or a mapping; `progress` is shown beside; `resume` goes on with the runs that the folder belongs to.
+    a SearchConfig or a mapping; `progress` is shown beside; `resume` continues the runs of the folder.
     """
     made = [_make(each) if isinstance(each, str) else each for each in dict.fromkeys(trackers)]
     return Tracking(made, Opening(Path(folder), kind, config, resume), progress)

@@ -26,6 +26,7 @@ _FILES = {
         "config.toml",
         "metrics.jsonl",
         "preview.png",
+        "result.json",
         "summary.txt",
     ),
     "compare": ("comparison.json", "comparison.md", "comparison.svg", "per_op.json", "per_op.md"),
