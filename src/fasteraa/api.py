@@ -27,6 +27,7 @@ from fasteraa.policy.policy import Policy
 from fasteraa.policy.resolve import load_policy
 from fasteraa.report.outputs import write_result, write_scores
 from fasteraa.runtime.device import device_name, find_device
+from fasteraa.runtime.files import as_file_name
 from fasteraa.runtime.lock import exclusive
 from fasteraa.runtime.progress import Progress, Silent
 from fasteraa.runtime.run_folder import RunFolder
@@ -126,10 +127,11 @@ def race(
     On images (`source`) our own trainings judge, as in a search. With `train`, a function of (policy, seed, out) that
     gives a score (lower is better, unless `maximize`), anything does: `key` names it in the cache in `out`.
     """
-    given = [part.strip() for part in candidates.split(",")] if isinstance(candidates, str) else list(candidates)
+    given = _named_candidates(candidates) if isinstance(candidates, str) else [_candidate(each) for each in candidates]
+    chosen = _with_none(given)
     if train is not None:
         return _race_by_scores(
-            [_candidate(each) for each in given],
+            chosen,
             train,
             key=key or main_module_key(train),
             out=Path("runs/race" if out is None else out),
@@ -142,7 +144,7 @@ def race(
     return search(
         source,
         config,
-        methods=[Given([_candidate(each) for each in given])],
+        methods=[Given(chosen)],
         race=race or RaceConfig(),
         out=out,
         resume=resume,
@@ -155,10 +157,6 @@ def race(
 
 
 def _race_by_scores(candidates: list[Candidate], train: Callable[..., float], out: Path, **options: Any) -> ScoreResult:
-    none = named("none")
-    if not any(each.policy.hash == none.hash for each in candidates):
-        candidates = [Candidate("none", none), *candidates]
-    candidates = [replace(each, label="none") if each.policy.hash == none.hash else each for each in candidates]
     out.mkdir(parents=True, exist_ok=True)
     with exclusive(out), _stop_says_how_to_continue(RunFolder(out)):
         result = race_scores(candidates, train, folder=out / "scores", **options)
@@ -168,21 +166,50 @@ def _race_by_scores(candidates: list[Candidate], train: Callable[..., float], ou
 
 @dataclass
 class Given(Method):
-    """Candidates that somebody brings; `none` is always among them."""
+    """Candidates that somebody brings."""
 
     given: Sequence[Candidate]
     name: str = field(default="given", init=False)
 
     def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
-        known = any(each.policy.hash == named("none").hash for each in self.given)
-        return [*([] if known else [Candidate("none", named("none"))]), *self.given]
+        return list(self.given)
+
+
+def _named_candidates(text: str) -> list[Candidate]:
+    """`none,runs/a,mine=policy.json`: a policy is called by its name, unless it is given another."""
+    from fasteraa.comparison.contenders import parse_contenders, split_names
+
+    candidates: dict[str, Candidate] = {}
+    for part, contender in zip(split_names(text), parse_contenders(text, 1), strict=True):
+        if len(contender.policies) > 1:
+            raise ConfigError(f"a race takes one policy for each label, {contender.label!r} has several")
+        (policy,) = contender.policies
+        is_label = part != contender.label and part.startswith(contender.label)  # LABEL=PATH
+        label = contender.label if is_label else _label(policy)
+        if label in candidates:
+            raise ConfigError(f"two policies are called {label!r}; name one of them: OTHER={contender.label}")
+        candidates[label] = Candidate(label, policy)
+    return list(candidates.values())
 
 
 def _candidate(given: str | Policy | Candidate) -> Candidate:
     if isinstance(given, Candidate):
         return given
     policy = given if isinstance(given, Policy) else load_policy(given)
-    return Candidate(policy.name, policy)
+    return Candidate(_label(policy), policy)
+
+
+def _label(policy: Policy) -> str:
+    """One that can be typed."""
+    return as_file_name(policy.name) or "policy"
+
+
+def _with_none(candidates: list[Candidate]) -> list[Candidate]:
+    """What does nothing is what the others must beat: it takes part, and under its name."""
+    none = named("none")
+    if not any(each.policy.hash == none.hash for each in candidates):
+        return [Candidate("none", none), *candidates]
+    return [replace(each, label="none") if each.policy.hash == none.hash else each for each in candidates]
 
 
 # --- a search, step by step ------------------------------------------------------------------------------------------
