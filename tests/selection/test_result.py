@@ -29,13 +29,13 @@ def test_the_recommendation_comes_first_with_its_difference_to_none():
     half = 4.30265 * math.sqrt(0.25 * (1 / 3 + 1 / 2))
     assert result.sentence() == (
         "Use a: 5.0% held-out error against 6.5% without augmentation (3 trainings of 12 epochs of small, difference "
-        f"-1.5 ± {half:.1f} points)."
+        f"-1.5 ± {half:.1f} points; better with a probability of 100%)."
     )
 
 
 def test_one_training_has_no_interval():
     result = result_of(trial("a", (5.0,)), trial("none", (6.0,)))
-    assert "(1 training of 12 epochs of small, difference -1.0 points, one training)." in result.sentence()
+    assert "(1 training of 12 epochs of small, difference -1.0 points, one training; better" in result.sentence()
     assert difference_words(Estimate(-2.5, 0.8, 3)) == "-2.5 ± 0.8 points"
 
 
@@ -47,7 +47,8 @@ def test_one_epoch_is_one_epoch():
 def test_where_nothing_is_better_than_none():
     result = result_of(trial("none", (5.0, 5.0)), trial("a", (6.0, 6.5)))
     assert result.sentence() == (
-        "Use none: no policy did better than no augmentation (5.0% held-out error, 2 trainings of 12 epochs of small)."
+        "Use none: no policy is better than no augmentation with a probability of 80% (5.0% held-out error, 2 trainings "
+        "of 12 epochs of small)."
     )
 
 

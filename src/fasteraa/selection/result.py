@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fasteraa.methods import Candidate
 from fasteraa.policy.policy import Policy
-from fasteraa.selection.ranking import Trial
+from fasteraa.selection.ranking import PROBABLY, Trial, better_than_none
 from fasteraa.selection.schedule import Round
 from fasteraa.train.recipe import TrainRecipe, epochs_words
 from fasteraa.train.statistics import Estimate, paired
@@ -34,6 +34,7 @@ class Row:
     errors: tuple[float, ...]
     losses: tuple[float, ...]
     against_none: Estimate | None  # points of error, paired by fold and seed, with a 95% interval
+    better: float | None  # the probability that it is better than none, by losses on these images; of finalists
     eliminated: bool  # it has fewer trainings than those that came furthest
     failed: str | None = None
 
@@ -72,6 +73,7 @@ class RaceResult:
             errors=trial.errors,
             losses=trial.scores,
             against_none=against,
+            better=better_than_none(self.trials).get(trial.label),
             eliminated=len(trial.errors) < most,
             failed=trial.failed,
         )
@@ -112,13 +114,17 @@ class RaceResult:
         how = f"{count} training{'s' * (count > 1)} of {epochs} of {self.recipe.network}{part}"
         row = next(row for row in self.table if row.label == self.chosen.label)
         if self.chosen.label == "none":
-            return f"Use none: no policy did better than no augmentation ({row.error:.1f}% held-out error, {how})."
+            return (
+                f"Use none: no policy is better than no augmentation with a probability of {PROBABLY:.0%} "
+                f"({row.error:.1f}% held-out error, {how})."
+            )
         none = next((trial for trial in self.trials if trial.label == "none"), None)
         if none is None or row.against_none is None:
             return f"Use {row.label}: {row.error:.1f}% held-out error ({how})."
         return (
             f"Use {row.label}: {row.error:.1f}% held-out error against {none.error:.1f}% without augmentation "
-            f"({how}, difference {difference_words(row.against_none)})."
+            f"({how}, difference {difference_words(row.against_none)}"
+            + (f"; better with a probability of {row.better:.0%})." if row.better is not None else ").")
         )
 
     def _ahead(self) -> str:
@@ -127,6 +133,12 @@ class RaceResult:
         best = min(rest, key=lambda trial: trial.error, default=None)
         if best is None or round(best.error, 1) >= round(self.chosen.error, 1):
             return ""
+        if self.chosen.label == "none":
+            sure = better_than_none(self.trials).get(best.label, 0.0)
+            return (
+                f"{best.label} has fewer errors ({best.error:.1f}%), but is better with a probability of {sure:.0%} "
+                "only: a longer race would tell (--race-minutes)."
+            )
         losses = f"{best.error:.1f}%, loss {best.score:.3f} against {self.chosen.score:.3f}"
         if best.score > self.chosen.score:
             return f"{best.label} has fewer errors but a higher loss ({losses})."
