@@ -20,15 +20,17 @@ from fasteraa.data.image_folder import check_beside
 from fasteraa.errors import ConfigError, OutOfTime, Stopped
 from fasteraa.methods import DEFAULT_METHODS, Budget, Candidate, Method, make_methods
 from fasteraa.methods.config import SearchConfig, check_same, read_config
-from fasteraa.methods.faster_aa.run import check_critic
+from fasteraa.methods.faster_aa.run import check_critic, check_resumable
 from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.policy.resolve import load_policy
 from fasteraa.report.outputs import write_result, write_scores
+from fasteraa.runtime.decisions import check_decisions
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.runtime.files import as_file_name
 from fasteraa.runtime.lock import exclusive
+from fasteraa.runtime.packages import check_torchvision
 from fasteraa.runtime.progress import Progress, Silent
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.config import RaceConfig, fine_tuning, write_settings
@@ -91,6 +93,8 @@ def search(
         if folder is not None:
             stack.enter_context(exclusive(folder.path))
         data = _load(source, config, settings, device, data_root)
+        if settings is not None and settings.network is not None and config.size is None and data.masks is None:
+            check_network_builds(settings, min(data.size))  # what suits the images is known only now
         task = Task(data, config, device, folder=folder, resume=resume, progress=progress)
         if folder is not None:
             write_settings(folder, config, settings, [method.name for method in chosen_methods])
@@ -218,6 +222,8 @@ def _with_none(candidates: list[Candidate]) -> list[Candidate]:
 def _check_names(config: SearchConfig, race: RaceConfig | None, device: str) -> None:
     """Before images are read: a wrong name would be noticed after the work."""
     find_device(device)
+    if race is not None:
+        check_torchvision()
     check_critic(config)
     if race is not None and race.network is not None:
         check_network_builds(race, config.size)
@@ -238,7 +244,10 @@ def _open(folder: RunFolder, config: SearchConfig, resume: bool) -> None:
         folder.open_new()
         return
     folder.check_old()
-    check_same(config, read_config(folder.config), folder.path, but=("batch_size",))  # images may be fewer
+    settings = read_config(folder.config)
+    check_same(config, settings, folder.path, but=("batch_size",))  # images may be fewer
+    check_resumable(folder, settings)
+    check_decisions(folder.race / "schedule.json")
 
 
 def _load(
@@ -314,6 +323,7 @@ def compare(
     fine-tuned; `train` changes settings of the recipe, `tune_lr` takes the best learning rate of three for all.
     Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
     """
+    check_torchvision()
     from fasteraa.comparison.contenders import jobs_of, parse_contenders
     from fasteraa.comparison.per_op import per_op as measure_per_op
     from fasteraa.comparison.table import tabulate

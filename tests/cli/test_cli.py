@@ -17,7 +17,7 @@ def fasteraa(*arguments, **options):
 def test_help_and_version():
     done = fasteraa("--help")
     assert done.returncode == 0
-    for command in ("ops", "show", "import", "bench"):
+    for command in ("search", "race", "compare", "report", "ops", "show", "import", "bench"):
         assert command in done.stdout
     assert fasteraa("--version").stdout.strip() == "0.1.0"
 
@@ -44,6 +44,16 @@ def test_show_and_import(tmp_path):
     assert done.returncode == 0, done.stderr
     assert Policy.load(tmp_path / "new" / "policy.json").ops == ["rotate", "invert"]
     assert "rotate(50%, ±15.0°)" in fasteraa("show", tmp_path / "new").stdout  # a folder that holds policy.json
+
+
+def test_the_names_of_all_policies_that_need_no_file(inside):
+    done = inside("show", "--list")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert {"none", "trivialaugment-wide", "general-or-trivial", "uniform-x2", "randaugment-N-M"} <= set(rows)
+    assert all(rows.values())
+    for name in rows:
+        Policy.named(name.replace("N-M", "2-14"))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from fasteraa._version import commit
-from fasteraa.cli import evaluate
-from fasteraa.train.trainer import Group
+from fasteraa.cli import compare
 from fasteraa.policy.named import named
+from fasteraa.train.trainer import Group
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def source(tmp_path):
 QUICK = ("--epochs", 1, "--batch-size", 8, "--device", "cpu", "--network", "small")
 
 
-def test_compare_writes_a_table_and_does_not_run_cells_twice(fasteraa, source, tmp_path):
+def test_compare_writes_a_table_and_trains_nothing_twice(fasteraa, source, tmp_path):
     out = tmp_path / "out"
     arguments = ("compare", source, "-p", "none,uniform", "--seeds", 2, "--out", out, "--jobs", 1, *QUICK)
     code, text, error = fasteraa(*arguments)
@@ -47,7 +47,7 @@ def test_compare_writes_a_table_and_does_not_run_cells_twice(fasteraa, source, t
     code, text, _ = fasteraa("evaluate", source, "-p", "uniform", "--seed", 1, "--out", out, *QUICK)
     assert code == 0
     assert "uniform, seed 1:" in text
-    assert len(list((out / "cells").iterdir())) == 4  # the same cell
+    assert len(list((out / "runs").iterdir())) == 4  # the same training
 
 
 def test_every_data_set_has_a_folder_of_its_own(fasteraa, source, tmp_path, monkeypatch):
@@ -60,18 +60,18 @@ def test_every_data_set_has_a_folder_of_its_own(fasteraa, source, tmp_path, monk
         "hf:me/photos": "compare-photos",
     }
     (tmp_path / "more v2.0").mkdir()
-    assert {given: evaluate._folder(given).name for given in folders} == folders
+    assert {given: compare._folder(given).name for given in folders} == folders
     fasteraa("evaluate", "nowhere", *QUICK)
     assert not (tmp_path / "runs").exists()
     code, text, _ = fasteraa("compare", source, "-p", "none", "--seeds", 1, "--jobs", 1, *QUICK)
     assert (code, "table: runs/compare-pictures/comparison.md" in text) == (0, True)
     fasteraa("evaluate", source, *QUICK)
-    assert len(list((tmp_path / "runs" / "compare-pictures" / "cells").iterdir())) == 1
+    assert len(list((tmp_path / "runs" / "compare-pictures" / "runs").iterdir())) == 1
 
 
-def test_evaluate_random_is_the_cell_of_compare(fasteraa, source, tmp_path):
+def test_evaluate_random_is_a_run_of_compare(fasteraa, source, tmp_path):
     fasteraa("evaluate", source, "-p", "random", "--seed", 2, "--out", tmp_path / "out", *QUICK)
-    (file,) = (tmp_path / "out" / "cells").iterdir()
+    (file,) = (tmp_path / "out" / "runs").iterdir()
     record = json.loads(file.read_text())
     assert record["policy"]["hash"] == named("random", seed=2).hash
     assert record["command"].startswith(f"fasteraa evaluate {source} -p random --seed 2 ")
@@ -81,8 +81,8 @@ def test_evaluate_random_is_the_cell_of_compare(fasteraa, source, tmp_path):
 def test_evaluate_says_that_the_search_saw_its_images(fasteraa, source, tmp_path):
     given = ("evaluate", source, "--out", tmp_path / "out", "--held-out", 0.3, *QUICK, "-p")
     for left_out, flattered in ((0.0, True), (0.3, False)):
-        story = {"data": {"name": "pictures"}, "config": {"held_out": left_out}}
-        replace(named("uniform"), provenance=story).save(tmp_path / "mine.json")
+        origin = {"data": {"name": "pictures"}, "config": {"held_out": left_out}}
+        replace(named("uniform"), provenance=origin).save(tmp_path / "mine.json")
         code, text, _ = fasteraa(*given, tmp_path / "mine.json")
         assert (code, "which flatters" in text) == (0, flattered)
 
@@ -102,6 +102,17 @@ def test_images_that_cannot_be_read_are_named(fasteraa, tmp_path):
     code, text, _ = fasteraa(*arguments, "--out", tmp_path / "out", "--held-out", 0.5)
     assert code == 0
     assert text.count("left out, could not be read:") == 1
+
+
+def test_any_setting_of_the_training_can_be_set(fasteraa, source, tmp_path):
+    """A flag is stronger; evaluate asks for the same training with the same settings."""
+    given = ("--set", "learning_rate=0.02", "--set", "epochs=7", "--set", "optimizer=sgd", *QUICK, "--out", tmp_path)
+    code, _, error = fasteraa("compare", source, "-p", "none", "--seeds", 1, "--jobs", 1, *given)
+    assert (code, error) == (0, "")
+    recipe = json.loads((tmp_path / "comparison.json").read_text())["recipe"]
+    assert (recipe["learning_rate"], recipe["epochs"], recipe["batch_size"]) == (0.02, 1, 8)
+    assert fasteraa("evaluate", source, *given)[0] == 0
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 1
 
 
 def test_per_op(fasteraa, source, tmp_path):
@@ -134,7 +145,7 @@ def test_per_op_keeps_to_the_time_limit_and_ends_with_a_signal(fasteraa, source,
     arguments = ("compare", source, "-p", "uniform", "--seeds", 1, "--out", out, "--per-op", "--jobs", 1, *QUICK)
     code, text, _ = fasteraa(*arguments, "--max-minutes", 0)
     assert code == 0
-    assert "per operation: time is up, nothing was measured; give the same command again to go on" in text
+    assert "per operation: time is up, nothing was measured; give the same command again to continue" in text
     assert not (out / "per_op.md").exists()
     code, text, _ = fasteraa("evaluate", source, "-p", "uniform", "--out", out, *QUICK)
     assert code == 0
@@ -147,9 +158,9 @@ def test_per_op_keeps_to_the_time_limit_and_ends_with_a_signal(fasteraa, source,
         patched.setattr(Group, "one_epoch", one_epoch)
         code, text, error = fasteraa(*arguments)
     assert code == 128 + signal.SIGTERM
-    assert error.startswith("fasteraa: stopped while a network was trained that judges operations")
+    assert error.startswith("fasteraa: stopped while a network was trained to measure operations")
     assert "1 of 1 runs are there already" in text
-    (checkpoint,) = (out / "cells").glob("none-0-*.pt")
+    (checkpoint,) = (out / "runs").glob("none-0-*.pt")
     checkpoint.unlink()  # of an epoch that was none
     code, text, _ = fasteraa(*arguments)
     assert code == 0
@@ -199,11 +210,14 @@ def test_a_time_limit_writes_the_table_from_what_is_there(fasteraa, source, tmp_
         (["compare", "-p", "nothing"], "no known policy of that name"),
         (["compare", "-p", ","], "no policy was given"),
         (["compare", "-p", "none,none"], "'none' was given twice"),
-        (["compare", "--recipe", "cifar/wrn-40-3"], "did you mean 'cifar/wrn-40-2'"),
+        (["compare", "--preset", "cifar/wrn-40-3"], "did you mean 'cifar/wrn-40-2'"),
         (["compare", "--network", "wrn-41-2", "-p", "none", "--jobs", "1"], "depth of a wide resnet"),
         (["compare", "--device", "gpu"], "unknown device 'gpu'"),
         (["compare", "--held-out", "1.5"], "held-out share must be in (0, 1), got 1.5"),
         (["compare", "--max-minutes", "-1"], "max_minutes must be at least 0"),
+        (["compare", "--set", "learning_rat=1"], "did you mean 'learning_rate'?"),
+        (["compare", "--set", "epochs=0"], "epochs must be a number of at least 1, got 0"),
+        (["evaluate", "--set", "warmup"], "--set takes NAME=VALUE, got 'warmup'"),
         (["compare", "--subset", "3"], "subset must lie between 10"),
         (["evaluate", "-p", "none,uniform"], "evaluate takes one policy"),
         (["evaluate", "-p", "missing.json"], "missing.json"),
@@ -236,7 +250,7 @@ def test_a_signal(source, tmp_path, jobs, number):
     _, error = process.communicate(timeout=300)
     assert process.returncode == 128 + number, error
     assert error.startswith("fasteraa: stopped; ")
-    assert "give the same command again to go on" in error
+    assert "give the same command again to continue" in error
     assert len(error.strip().splitlines()) == 1
     assert "runs are missing" in (out / "comparison.md").read_text()
     assert _records(out)
@@ -244,4 +258,4 @@ def test_a_signal(source, tmp_path, jobs, number):
 
 def _records(out):
     """Whole ones: a record that is being written has a dot before its name."""
-    return list((out / "cells").glob("[!.]*.json"))
+    return list((out / "runs").glob("[!.]*.json"))

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -25,7 +26,7 @@ def fasteraa(*arguments, **options):
         (["search", "--epochs"], ["'--epochs' requires an argument", "see fasteraa search --help"]),
         (["search", "my", "photos"], ["(photos)", "a name with spaces goes in quotes"]),
         (["preview", "--columns", "0"], ["wrong value '0' for --columns", "1"]),
-        (["show"], ["missing argument 'policy' (A policy file, or a name", "see fasteraa show --help"]),
+        (["show"], ["show takes a policy: a file, a run folder or a name (fasteraa show --list)"]),
         (["import", "x.txt"], ["'--out'", "(The policy file to write", "see fasteraa import --help"]),
         (["-x"], ["no such flag -x", "see fasteraa --help"]),
     ],
@@ -37,6 +38,51 @@ def test_wrong_words_end_with_one_line_and_2(words, parts):
     assert len(done.stderr.splitlines()) == 1
     for part in ["fasteraa: ", *parts]:
         assert part.lower() in done.stderr.lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        (["search", "--calibrate"], "--race"),
+        (["search", "--no-calibrate"], "--no-race"),
+        (["search", "--calibrate-minutes", "3"], "--race-minutes"),
+        (["search", "--calibrate-network=small"], "--network"),
+        (["search", "--calibrate-epochs", "3"], "--train-epochs"),
+        (["search", "--max-minutes", "3"], "--minutes"),
+        (["search", "--backbone", "small"], "--critic"),
+        (["config", "--backbone", "small"], "--critic"),
+        (["bench", "search", "--backbone", "small"], "--critic"),
+        (["search", "cifar10", "--recipe"], "--preset paper"),
+        (["compare", "--recipe", "cifar/wrn-40-2"], "--preset NAME"),
+        (["evaluate", "--recipe=cifar/wrn-40-2"], "--preset NAME"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_a_flag_of_version_01_names_the_new_one(words, new, inside, tmp_path):
+    done = inside(*words, cwd=tmp_path)
+    old = next(word for word in words if word.startswith("--")).partition("=")[0]
+    command = " ".join(["fasteraa", *words[: 2 if words[0] == "bench" else 1]])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"fasteraa: the flag {old} is called {new} now; see {command} --help\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_flags_that_are_there_are_named(inside):
+    """compare still has --max-minutes, and a race has no preset."""
+    assert "no such flag --max-minutes; see" in inside("bench", "search", "--max-minutes", "3").stderr
+    assert "no such flag --recipe: did you mean" in inside("race", "--recipe").stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["search", "-o", ""], ["search", "--out="], ["compare", "--out", ""], ["report", "run", "-o", ""]],
+    ids=" ".join,
+)
+def test_an_empty_path_is_not_the_current_folder(words, inside, tmp_path):
+    done = inside(*words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "fasteraa: --out must name a file or folder, got ''\n")
+    assert list(tmp_path.iterdir()) == []
+    assert "--config must name a file" in inside("search", "--config", "", "--out", "run").stderr
 
 
 @pytest.mark.parametrize("words", [[], ["data"], ["--help"], ["search", "--help"]], ids=" ".join)
@@ -59,15 +105,29 @@ def test_a_signal_during_an_import(tmp_path, name, after):
     assert done.returncode == 128 + getattr(signal, name)
 
 
+SLOW = """
+import pathlib, time, PIL.Image
+def open_slowly(*given):
+    pathlib.Path("reading").touch()
+    time.sleep(600)
+PIL.Image.open = open_slowly
+"""
+
+
 def test_a_signal_while_images_are_read(tmp_path):
-    """A file that does not answer holds nobody up."""
-    os.mkfifo(tmp_path / "slow.png")
+    """An image that takes long holds nobody up."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW)  # Python imports it before anything else
+    (tmp_path / "slow.png").write_bytes(b"an image")
     (tmp_path / "all.csv").write_text("path,label\nslow.png,a\n")
-    command = [sys.executable, "-m", "fasteraa", "data", "check", str(tmp_path / "all.csv")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with open(tmp_path / "slow.png", "wb"):  # opens when the other side does
-        process.send_signal(signal.SIGINT)
-        output, error = process.communicate(timeout=60)
+    command = [sys.executable, "-m", "fasteraa", "data", "check", "all.csv"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )
+    while not (tmp_path / "reading").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, error = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
     assert error == "fasteraa: stopped by SIGINT before it was done\n"
 
@@ -85,20 +145,25 @@ def test_output_that_cannot_be_written():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["search", "--no-race", "--race-minutes", "5"], "--race-minutes has no effect with --no-race"),
         (
-            ["search", "--no-calibrate", "--calibrate-minutes", "5"],
-            "--calibrate-minutes has no effect with --no-calibrate",
+            ["search", "--no-race", "--network=small", "--train-epochs", "3"],
+            "--network, --train-epochs have no effect with --no-race",
         ),
         (
-            ["search", "--no-calibrate", "--calibrate-network=small", "--calibrate-epochs", "3"],
-            "--calibrate-network, --calibrate-epochs have no effect with --no-calibrate",
+            ["search", "--no-race", "--race-trainings", "9", "--pretrained", "--weights", "x", "--jobs", "2"],
+            "--race-trainings, --pretrained, --weights, --jobs have no effect with --no-race",
+        ),
+        (
+            ["search", "--no-race", "--set", "train.epochs=3"],
+            "--set train.epochs has no effect without a race (--race)",
         ),
         (["report", "run", "--port", "9000"], "--port has no effect without --serve"),
         (["reproduce", "--quick"], "--quick has no effect without the name of a table"),
         (["reproduce", "svhn", "--quick", "--device", "cuda"], "--device has no effect with --quick"),
         (["reproduce", "svhn", "--table-only", "--jobs", "2"], "--jobs has no effect with --table-only"),
         (
-            ["evaluate", "--recipe", "cifar/wrn-28-10", "--network", "small", "--subset", "20"],
+            ["evaluate", "--preset", "cifar/wrn-28-10", "--network", "small", "--subset", "20"],
             "the recipe is one for wrn-28-10, but the network was to be small",
         ),
     ],

@@ -1,4 +1,4 @@
-"""`fasteraa search` and its neighbours, end to end on small pictures."""
+"""`fasteraa search`, `race` and their neighbours, end to end on small pictures."""
 
 import html
 import json
@@ -8,19 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fasteraa.cli.search import _shown
+from fasteraa.cli.search import effective
 from fasteraa.data import load
-from fasteraa.policy import Policy
-from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.methods.config import SearchConfig
+from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.report.outputs import _shown
+from fasteraa.report.preview import alternating, draw_sheet
 
 QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
+TINY = ["--network", "wrn-10-1", "--train-epochs", 1, "--jobs", 1]  # trainings of a race
 
 
 def fasteraa(*arguments, **options):
@@ -48,6 +51,17 @@ def photos(tmp_path_factory):
     return root
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """24 images of 8 x 8 pixels in two classes, which a network tells apart."""
+    file = tmp_path_factory.mktemp("pictures") / "pictures.npz"
+    x = np.random.default_rng(0).integers(0, 60, (24, 8, 8, 3), dtype=np.uint8)
+    y = np.arange(24) % 2
+    x[y == 1, :, :4] += 150
+    np.savez(file, x_train=x, y_train=y)
+    return file
+
+
 @pytest.mark.parametrize(("size", "side"), [(None, 128), (32, 32)])
 def test_the_preview_shows_photographs_larger_than_a_cpu_searches_on(tmp_path, size, side):
     for name in ("ants", "bees"):
@@ -62,28 +76,36 @@ def test_the_preview_shows_photographs_larger_than_a_cpu_searches_on(tmp_path, s
 
 def test_search_on_a_folder(photos, tmp_path):
     out = tmp_path / "run"
-    race = ["--calibrate-minutes", 0.01, "--calibrate-network", "wrn-10-1", "--calibrate-epochs", 3]
+    race = ["--race-trainings", 14, "--network", "wrn-10-1", "--train-epochs", 3]
     done = fasteraa("search", photos, "--out", out, "--size", 16, "--tensorboard", *race, *QUICK)
     assert done.returncode == 0, done.stderr
-    for words in ("24 images of 2 classes at 16x16", "epoch 2/2: distance", "suppressed:", "fasteraa.load("):
+    for words in ("24 images of 2 classes at 16x16", "epoch 2/2: distance", "\n\nUse ", "fasteraa.load("):
         assert words in done.stdout
     policy = Policy.load(out / "policy.json")
     assert set(policy.ops) <= {"flip", "invert", "rotate"}
     assert policy.provenance["data"]["images"] == 24
-    assert "How much of it to apply:" in done.stdout
-    table = policy.provenance["calibration"]["table"]
-    assert {"none", "found, 2 passes", "start", "general", "uniform"} <= {row["candidate"] for row in table}
-    assert "3 epochs of wrn-10-1" in policy.provenance["calibration"]["sentence"]
-    assert policy.provenance["calibration"]["credit"] == 0  # such trainings were asked for
-    assert policy.provenance["calibration"]["sentence"] in (out / "summary.txt").read_text()
-    assert Policy.load(out / "found.json").provenance["finished"]
-    with Image.open(out / "preview.png") as sheet:  # of what is to be used, not of what calibration set aside
+    told = policy.provenance["race"]
+    assert {"none", "faster-aa-x2", "faster-aa-start", "general", "uniform"} <= {
+        row["candidate"] for row in told["table"]
+    }
+    assert sum(len(row["errors"]) for row in told["table"]) <= 14
+    assert "3 epochs of wrn-10-1" in told["sentence"]
+    assert told["credit"] == 0  # such trainings were asked for
+    assert policy.provenance["candidate"] == told["chosen"] == policy.name
+    summary = (out / "summary.txt").read_text()
+    assert summary.startswith(told["sentence"])
+    assert summary in done.stdout
+    result = json.loads((out / "result.json").read_text())
+    assert result["recommendation"] == told["sentence"]
+    assert {file.stem for file in (out / "candidates").iterdir()} == set(result["candidates"])
+    assert Policy.load(out / "candidates" / f"{policy.name}.json").hash == policy.hash
+    assert Policy.load(out / "faster-aa.json").provenance["finished"]
+    with Image.open(out / "preview.png") as sheet:  # of what is to be used
         data = load(photos, size=16, broken_budget=1.0)
         order = alternating(data.labels)
         assert len(set(data.labels[order[:2]].tolist())) == 2  # classes take turns
         expected = draw_sheet(policy, data.images[order[:64]])
         assert np.array_equal(sheet, expected)
-    assert (out / "summary.txt").read_text().startswith("found on")
     assert json.loads((out / "broken.jsonl").read_text())["path"].endswith("broken.jpg")
     assert list((out / "tensorboard").iterdir())
     again = fasteraa("search", photos, "--out", out, *QUICK)
@@ -94,18 +116,35 @@ def test_search_on_a_folder(photos, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--calibrate-network", "smal"], "did you mean 'small'?"),
-        (["--calibrate-minutes", 0], "--calibrate-minutes must be a positive number, got 0"),
-        (["--calibrate-minutes", "inf"], "--calibrate-minutes must be a positive number, got inf"),
-        (["--calibrate-network", "resnet-50", "--size", 16], "the image side must be at least 32"),
-        (["--calibrate-epochs", 0], "--calibrate-epochs"),
+        (["--network", "smal"], "did you mean 'small'?"),
+        (["--race-minutes", 0], "of the race, minutes must be a positive number, got 0"),
+        (["--race-minutes", "inf"], "of the race, minutes must be a positive number, got inf"),
+        (["--network", "resnet-50", "--size", 16], "the image side must be at least 32"),
+        (["--train-epochs", 0], "of the race, epochs must be a number of at least 1, got 0"),
+        (["--race-trainings", 0], "of the race, trainings must be a number of at least 1, got 0"),
+        (
+            ["--set", "train.learning_rat=1"],
+            "of the race, unknown setting 'learning_rat': did you mean 'learning_rate'?",
+        ),
+        (["--set", "train.epochs=x"], "of the race, epochs must be a whole number, got 'x'"),
+        (["--methods", "faster-a"], "unknown method 'faster-a': did you mean 'faster-aa'?"),
+        (["--minutes", -1], "minutes must be at least 0, got -1"),
+        (["--preset", "papr"], "unknown preset 'papr'; choices: paper"),
     ],
 )
-def test_a_race_that_cannot_be_is_refused_before_the_search(arguments, told, tmp_path, inside):
+def test_a_run_that_cannot_be_is_refused_before_the_work(arguments, told, tmp_path, inside):
     done = inside("search", "--out", tmp_path / "run", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_network_that_is_not_for_images_so_small_is_noticed_before_the_work(pictures, tmp_path, inside):
+    """Without --size it is known only when the images are read."""
+    done = inside("search", pictures, "--out", tmp_path / "run", "--network", "resnet-50", *QUICK)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the image side must be at least 32 for network 'resnet-50', got 8" in done.stderr
+    assert not (tmp_path / "run" / "config.toml").exists()
 
 
 def test_data_that_cannot_be_raced_still_have_a_summary(photos, tmp_path):
@@ -114,67 +153,144 @@ def test_data_that_cannot_be_raced_still_have_a_summary(photos, tmp_path):
     done = fasteraa("search", tmp_path / "one", "--out", tmp_path / "run", "--size", 16, *QUICK)
     assert done.returncode == 0, done.stderr
     summary = (tmp_path / "run" / "summary.txt").read_text()
-    assert "calibration trains classifiers, which needs images of two classes: there is one" in summary
-    assert "The policy is as the search found it." in done.stdout
-    assert "calibration" not in Policy.load(tmp_path / "run" / "policy.json").provenance
+    assert summary.startswith("Use faster-aa: it is what its method proposes, and was not raced. There was no race: ")
+    assert "a race trains classifiers, which needs images of two classes: there is one" in summary
+    assert "suppressed:" in done.stdout
+    assert "race" not in Policy.load(tmp_path / "run" / "policy.json").provenance
 
 
-def test_a_network_that_is_not_for_images_so_small_still_leaves_a_summary(photos, tmp_path, monkeypatch):
-    """Without --size it is known only when the images are read, as the search begins."""
-    from fasteraa.cli import search as module
+# --- the race -------------------------------------------------------------------------------------------------------
 
-    monkeypatch.setattr(module, "_check_network", lambda race, size: None)
-    flags = {"size": 16, "epochs": 1, "batch_size": 8, "ops": "flip,invert", "set_": ["broken_budget=0.5"]}
-    race = module.Race(0.01, "resnet-50")
-    module.run_search(str(photos), tmp_path / "run", flags, None, False, "cpu", None, False, None, race, [])
-    summary = (tmp_path / "run" / "summary.txt").read_text()
-    assert "the image side must be at least 32" in summary
-    assert summary.endswith("The policy is as the search found it.\n")
+
+def test_race(pictures, tmp_path, inside):
+    """Of policies that were found elsewhere: images and settings are those of the race."""
+    elsewhere = {"data": {"name": "other", "images": 9, "fingerprint": "0"}, "seconds": 3.0}
+    Policy((SubPolicy(((Choice("flip", 0.5),),)),), "my own", provenance=elsewhere).save(tmp_path / "mine.json")
+    policies = f"uniform,{tmp_path / 'mine.json'},b={tmp_path / 'mine.json'}"
+    given = ["race", pictures, "-p", policies, "--out", tmp_path / "run", "--device", "cpu", *TINY]
+    done = inside(*given, "--race-trainings", 6, "--set", "train.learning_rate=0.03", "--set", "crop=0.25")
+    assert (done.returncode, done.stderr) == (0, "")
+    tables = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert tables["run"] == {"methods": ["given"], "race": True}
+    assert tables["race"]["trainings"] == 6
+    assert tables["train"] == {"learning_rate": 0.03}
+    assert tables["search"]["crop"] == 0.25
+    policy = Policy.load(tmp_path / "run" / "policy.json")
+    assert {row["candidate"] for row in policy.provenance["race"]["table"]} == {"none", "uniform", "my-own", "b"}
+    record = json.loads(next((tmp_path / "run" / "race" / "runs").glob("uniform-*.json")).read_text())
+    assert (record["recipe"]["learning_rate"], record["recipe"]["crop"]) == (0.03, 0.25)
+    again = inside(*given, "--resume")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert "race, round" not in again.stdout  # nothing was left to train
+    assert Policy.load(tmp_path / "run" / "policy.json").provenance["race"] == policy.provenance["race"]
+    assert (
+        "is one of fasteraa race: give it to that command"
+        in inside("search", "-o", tmp_path / "run", "--resume").stderr
+    )
+
+
+def test_where_a_policy_was_made_is_not_where_another_was_found(pictures, tmp_path, inside):
+    elsewhere = {"data": {"name": "other", "images": 9, "fingerprint": "0"}, "seconds": 3.0, "method": "x"}
+    Policy((SubPolicy(((Choice("invert", 0.5),),)),), "other", provenance=elsewhere).save(tmp_path / "other.json")
+    given = ["race", pictures, "-p", f"none,{tmp_path / 'other.json'}", "--out", tmp_path / "run", "--device", "cpu"]
+    assert inside(*given, *TINY, "--race-trainings", 2).returncode == 0
+    chosen = Policy.load(tmp_path / "run" / "policy.json")
+    assert chosen.name == "none"  # which inverted images are not
+    assert chosen.provenance["data"]["name"] == "pictures"
+    assert chosen.provenance["data"]["size"] == [8, 8]
+    assert chosen.provenance["method"] == "race"
+    assert "seconds" not in chosen.provenance
 
 
 @pytest.mark.parametrize(
-    ("where", "caught"), [("calibrate", (signal.SIGTERM,)), ("calibrate", ()), ("race_recipe", ())]
+    ("policies", "told"),
+    [
+        ("none,FILE,FILE/../mine.json", "two policies are called 'mine'; name one of them: OTHER="),
+        ("a=FILE+FILE", "a race takes one policy for each label, 'a' has several"),
+        ("none,none", "the policy 'none' was given twice"),
+        ("none,nothing", "no known policy of that name: 'nothing'"),
+    ],
 )
-def test_stopped_between_the_trainings_of_a_calibration(photos, tmp_path, monkeypatch, where, caught):
-    """As in one of them, or before them: it is said that a policy is there, and how to go on."""
-    from fasteraa.cli import search as module
-    from fasteraa.errors import Stopped
+def test_policies_that_cannot_be_raced(policies, told, tmp_path, inside):
+    (tmp_path / "x").mkdir()
+    Policy((SubPolicy(((Choice("flip"),),)),), "mine").save(tmp_path / "mine.json")
+    given = policies.replace("FILE/..", str(tmp_path / "x/..")).replace("FILE", str(tmp_path / "mine.json"))
+    done = inside("race", "-p", given, "--out", tmp_path / "run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_search_is_raced_when_it_is_resumed(pictures, tmp_path, inside):
+    """One without a race stays so, unless it is asked for; settings of a race without one are refused."""
+    out = ["--out", tmp_path / "run"]
+    assert inside("search", pictures, *out, "--no-race", *QUICK).returncode == 0
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["run"]["race"] is False
+    done = inside("search", pictures, *out, "--resume", "--device", "cpu")
+    assert (done.returncode, "and was not raced." in done.stdout) == (0, True)
+    done = inside("search", pictures, *out, "--resume", "--race-trainings", 9)
+    assert done.stderr == "fasteraa: a setting of the race has no effect without a race (--race)\n"
+    done = inside(
+        "search", pictures, *out, "--resume", "--race", "--race-trainings", 9, *TINY, "--device", "cpu",
+        "--set", "train.batch_size=8", "--methods", "faster-aa,published",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the search was finished" in done.stdout
+    tables = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert tables["run"] == {"methods": ["faster-aa", "published"], "race": True}
+    assert tables["train"] == {"batch_size": 8}
+    assert Policy.load(tmp_path / "run" / "policy.json").provenance["race"]["network"] == "wrn-10-1"
+    assert "is one of fasteraa search: give it to that command" in inside("race", *out, "--resume").stderr
+
+
+@pytest.mark.parametrize(("where", "caught"), [("run_race", (signal.SIGTERM,)), ("run_race", ()), ("race_recipe", ())])
+def test_stopped_between_the_trainings_of_a_race(pictures, tmp_path, monkeypatch, where, caught, inside):
+    """As in one of them, or before them: it says what is kept, and how to continue."""
 
     def interrupted(*given, **settings):
         raise KeyboardInterrupt(*caught)
 
-    monkeypatch.setattr(f"fasteraa.selection.race.{where}", interrupted)
-    flags = {"size": 16, "epochs": 1, "batch_size": 8, "ops": "flip,invert", "set_": ["broken_budget=0.5"]}
-    race = module.Race(0.01)
-    with pytest.raises(Stopped, match="add --resume to calibrate it") as stopped:
-        module.run_search(str(photos), tmp_path / "run", flags, None, False, "cpu", None, False, None, race, [])
-    assert stopped.value.signal == (signal.SIGTERM if caught else signal.SIGINT)
+    monkeypatch.setattr(f"fasteraa.selection.pipeline.{where}", interrupted)
+    given = ["search", pictures, "--out", tmp_path / "run", *QUICK, *TINY, "--race-trainings", 4]
+    done = inside(*given, "--methods", "faster-aa,published")
+    assert done.returncode == 128 + (signal.SIGTERM if caught else signal.SIGINT)
+    where = str(tmp_path / "run")
+    assert done.stderr == (
+        f"fasteraa: stopped; everything that was finished is kept in {where!r}: add --resume to continue\n"
+    )
+    assert not (tmp_path / "run" / "policy.json").exists()
 
 
 @pytest.mark.slow
-def test_killed_in_calibration_and_resumed(tmp_path):
-    """Whatever the seconds are by then: the plan stays, and what was trained is not trained again."""
+def test_killed_in_the_race_and_resumed(tmp_path):
+    """Whatever the seconds are by then: the schedule stays, and what was trained is not trained again."""
     out = tmp_path / "run"
-    arguments = ["search", "--out", str(out), "--subset", "60", "--size", "12", "--calibrate-minutes", "0.1", *QUICK]
+    arguments = ["search", "--out", str(out), "--subset", "60", "--size", "12", "--race-minutes", "0.2", *QUICK]
     process = subprocess.Popen([sys.executable, "-m", "fasteraa", *map(str, arguments)], stdout=subprocess.DEVNULL)
-    cells = out / "calibration"
-    while len(list(cells.glob("*/cells/[!.]*.json"))) <= 2 and process.poll() is None:
+    runs, schedule = out / "race" / "runs", out / "race" / "schedule.json"
+    while len(list(runs.glob("[!.]*.json"))) <= 2 and process.poll() is None:
         time.sleep(0.01)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    before = json.loads((out / "calibration" / "race.json").read_text())
-    kept = {file: file.stat().st_mtime_ns for file in cells.glob("*/cells/[!.]*.json")}  # not what it was writing
+    before = json.loads(schedule.read_text())
+    kept = {file: file.stat().st_mtime_ns for file in runs.glob("[!.]*.json")}  # not what it was writing
     done = fasteraa(*arguments, "--resume")
     assert done.returncode == 0, done.stderr
-    assert "calibrating: the race that was begun goes on" in done.stdout
-    after = json.loads((out / "calibration" / "race.json").read_text())
-    for name in ("candidates", "images", "seeds", "epochs", "setup_seconds"):
-        assert after[name] == before[name]
-    assert [each["epochs"] for each in after["rounds"]][: len(before["rounds"])] == [
-        each["epochs"] for each in before["rounds"]
-    ]
+    assert "the race that was begun continues" in done.stdout
+    after = json.loads(schedule.read_text())
+    assert {name: after[name] for name in before if name not in ("setup", "race")} == {
+        name: value for name, value in before.items() if name not in ("setup", "race")
+    }
+    assert after["setup"]["seconds"] == before["setup"]["seconds"]
+    for name in ("candidates", "repeats", "seeds", "epochs"):
+        assert after["race"][name] == before.get("race", after["race"])[name]
+    rounds = [each["epochs"] for each in before.get("race", {}).get("rounds", [])]
+    assert [each["epochs"] for each in after["race"]["rounds"]][: len(rounds)] == rounds
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
-    assert Policy.load(out / "policy.json").provenance["calibration"]["images"] == 60
+    assert Policy.load(out / "policy.json").provenance["race"]["images"] == 60
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
 
 
 def test_config_file_flags_and_set(tmp_path):
@@ -214,9 +330,11 @@ def test_preview_and_data_check(photos, tmp_path):
         (["search", "--set", "penalt=3", "--out", "run"], "did you mean 'penalty'"),
         (["search", "--config", "none.toml", "--out", "run"], "could not be read"),
         (["search", "--device", "gpu", "--out", "run"], "unknown device 'gpu'"),
-        (["search", "--backbone", "wrn-41-2", "--out", "run"], "depth of a wide resnet"),
+        (["search", "--critic", "wrn-41-2", "--out", "run"], "depth of a wide resnet"),
+        (["search", "--set", "backbone=small", "--out", "run"], "the setting 'backbone' is called 'critic' now"),
         (["search", "--resume", "--out", "run"], "holds no run to resume"),
-        (["search", "--recipe", "--out", "run"], "no recipe for 'sample'"),
+        (["search", "--preset", "paper", "--out", "run"], "no recipe for 'sample'"),
+        (["race", "--resume", "--out", "run"], "holds no run to resume"),
         (["preview", "--policy", "nothing"], "no known policy of that name: 'nothing'"),
         (["preview", "--out", "sheet"], "must be a file that ends in .png, .jpg or .webp, got 'sheet'"),
         (["data", "check", "nowhere"], "nowhere"),
@@ -233,10 +351,10 @@ def test_mistakes(arguments, message, tmp_path, inside):
     ("arguments", "message"),
     [
         (["--ops", "flip,rotat"], "did you mean 'rotate'"),
-        (["--backbone", "wrn-41-2"], "depth of a wide resnet"),
-        (["--backbone", "resnet50"], "did you mean 'resnet-50'"),
-        (["--backbone", "timm:resnet5"], "did you mean resnet50"),
-        (["--backbone", "resnet-50", "--size", 16], "the image side must be at least 32"),
+        (["--critic", "wrn-41-2"], "depth of a wide resnet"),
+        (["--critic", "resnet50"], "did you mean 'resnet-50'"),
+        (["--critic", "timm:resnet5"], "did you mean resnet50"),
+        (["--critic", "resnet-50", "--size", 16], "the image side must be at least 32"),
         (["--set", 'spans={rotate={at_zero=0,at_one=9,unit="px"}}'], "must have the unit degree"),
         (["--set", "epochs=x"], "epochs must be a whole number, got 'x'"),
     ],
@@ -251,7 +369,17 @@ def test_config_refuses_what_search_refuses(arguments, message, tmp_path, inside
 
 @pytest.mark.slow
 def test_interrupted_and_resumed(tmp_path):
-    arguments = ["search", "--out", str(tmp_path / "run"), "--size", "12", *map(str, QUICK[2:]), "--epochs", "40"]
+    arguments = [
+        "search",
+        "--out",
+        str(tmp_path / "run"),
+        "--size",
+        "12",
+        "--no-race",
+        *map(str, QUICK[2:]),
+        "--epochs",
+        "40",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "fasteraa", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -262,38 +390,71 @@ def test_interrupted_and_resumed(tmp_path):
     assert process.returncode == 130
     assert "stopped by SIGINT" in error
     assert "--resume" in error
-    done = fasteraa(*arguments, "--resume", "--max-minutes", "0.02")
+    done = fasteraa(*arguments, "--resume", "--minutes", "0.02")
     assert done.returncode == 0, done.stderr
     assert "resuming at epoch" in done.stdout
     assert "ended early" in done.stdout
 
 
-def test_a_run_from_before_there_was_a_choice_of_objectives_is_resumed(photos, tmp_path, capsys):
-    """By the command, which reads the settings of the run: that had the paper's."""
-    from fasteraa.cli.search import run_search
-
-    def run(resume, **flags):
-        flags |= {"size": 16, "batch_size": 8, "sub_policies": 2, "ops": "flip,invert,rotate"}
-        run_search(str(photos), tmp_path, {} if resume else flags, None, False, "cpu", None, resume, None, None, [])
-
-    run(resume=False, epochs=1, set_=["objective=paper", "broken_budget=0.5"])
-    file = tmp_path / "config.toml"
-    file.write_text(file.read_text().replace('objective = "paper"\n', ""))
-    capsys.readouterr()
-    run(resume=True)
-    assert 'objective = "paper"' in file.read_text()
-    assert "the search was finished" in capsys.readouterr().out
+@pytest.mark.parametrize("command", ["search", "race"])
+def test_a_run_of_version_01_is_not_resumed(command, tmp_path, inside):
+    (tmp_path / "config.toml").write_text('[search]\nepochs = 2\nbackbone = "small"\n')
+    done = inside(command, "--resume", "--out", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"fasteraa: the run in {str(tmp_path)!r} is of version 0.1, which this version cannot resume: start another "
+        "(--out)\n"
+    )
 
 
-def test_the_papers_recipes():
-    from fasteraa.cli.search import effective_config
+def test_the_papers_preset():
+    def config(source, **flags):
+        return effective(flags, None, "paper", source).config
 
-    imagenet = effective_config({}, None, "imagenet")
+    imagenet = config("imagenet")
     assert (imagenet.subset, imagenet.classes, imagenet.size) == (6000, 120, 224)
-    assert effective_config({"subset": 50}, None, "cifar10").subset == 50
+    assert config("cifar10", subset=50).subset == 50
     assert imagenet.objective == "paper"
-    assert effective_config({"set_": ["objective=diverse"]}, None, "cifar10").objective == "diverse"
-    assert effective_config({}, None, None).objective == "diverse"
+    assert config("cifar10", set_=["objective=diverse"]).objective == "diverse"
+    assert effective({}, None).config.objective == "diverse"
+
+
+def test_a_file_has_all_settings_of_a_run_and_flags_are_stronger(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(
+        "[search]\nepochs = 7\n[run]\nmethods = ['faster-aa']\nrace = true\n"
+        "[race]\nminutes = 9.0\nnetwork = 'small'\n[train]\nbatch_size = 16\nwarmup = 1\n"
+    )
+    asked = effective({"set_": ["train.warmup=2", "penalty=3"]}, file, race_flags={"network": "wrn-10-1"})
+    assert asked.methods == ("faster-aa",)
+    assert (asked.config.epochs, asked.config.penalty) == (7, 3.0)
+    assert (asked.race.minutes, asked.race.network) == (9.0, "wrn-10-1")
+    assert asked.race.train == {"batch_size": 16, "warmup": 2}
+    assert effective({}, file, race=False).race is None
+    file.write_text(file.read_text().replace("race = true", "race = false"))
+    assert effective({}, file).race is None
+    assert effective({}, file, race=True).race.minutes == 9.0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "[search]\nepochs = 1\n[race]\nminute = 1\n",
+            "of the race, unknown setting 'minute': did you mean 'minutes'?",
+        ),
+        ("run = 3\n[search]\n", "[run] must be a table of settings, got run = 3"),
+        ("[search]\n[run]\nmethods = 'faster-aa'\n", "methods must be a list of names, got 'faster-aa'"),
+        ("[search]\n[run]\nmethods = ['given']\n", "is one of fasteraa race: give it to that command"),
+        ("[search]\nbackbone = 'small'\n", "is of version 0.1: the setting backbone is called critic now"),
+    ],
+)
+def test_files_that_hold_something_else(text, told, tmp_path, inside):
+    (tmp_path / "run.toml").write_text(text)
+    done = inside("search", "--config", tmp_path / "run.toml", "--out", tmp_path / "run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("name", ["sample", "cifar10"])
@@ -307,25 +468,25 @@ def test_a_known_name_that_is_a_folder_here_is_told(name, photos, tmp_path, insi
     assert "bees" in folder.stdout
 
 
-def test_the_command_of_a_report_does_it_again(photos, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", ["search", "race"])
+def test_the_command_of_a_report_does_it_again(command, pictures, tmp_path, inside):
     """From the same place, by a shell, with a space in every name."""
-    from fasteraa.cli.search import Race, run_search
-    from fasteraa.report.page import Options, write_report
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my photos").symlink_to(photos)
-    flags = {"size": 16, "epochs": 1, "batch_size": 8, "ops": "flip,invert", "set_": ["broken_budget=0.5"]}
-    given = (None, False, "cpu", None, False, None)
-    run_search("my photos", Path("my runs/one"), flags, *given, Race(0.01, "small", 1), [])
-    known = json.loads(Path("my runs/one/source.json").read_text())
-    assert known["calibrate-minutes"] == "0.01"
-    assert (known["calibrate-network"], known["calibrate-epochs"]) == ("small", "1")
-    run_search("my photos", Path("my runs/two"), flags, *given, None, [])
-    write_report(Path("my runs/two"), Path("page.html"), Options())
-    (command,) = re.findall("<code>fasteraa (search .*?)</code>", Path("page.html").read_text())
-    done = fasteraa(*shlex.split(html.unescape(command)))
-    assert done.returncode == 0, done.stderr
-    again, first = (Policy.load(Path(run) / "policy.json") for run in ("runs/again", "my runs/two"))
-    for what in ("config", "data"):
+    (tmp_path / "my pictures.npz").write_bytes(pictures.read_bytes())
+    given = ["my pictures.npz", "--out", "my runs/one", "--race-trainings", 7, "--device", "cpu", *TINY]
+    if command == "search":
+        given += [*QUICK, "--methods", "faster-aa,published", "--minutes", 60]
+    else:
+        Policy((SubPolicy(((Choice("flip", 0.5),),)),), "mine").save(tmp_path / "my own.json")
+        given += ["-p", "none,uniform,my own.json,other=my own.json"]
+    done = inside(command, *given, "--set", "train.learning_rate=0.03", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert inside("report", "my runs/one", "-o", "page.html").returncode == 0
+    (line,) = re.findall(f"<code>fasteraa ({command} .*?)</code>", Path("page.html").read_text())
+    done = inside(*shlex.split(html.unescape(line)))
+    assert (done.returncode, done.stderr) == (0, "")
+    again, first = (Policy.load(Path(run) / "policy.json") for run in ("runs/again", "my runs/one"))
+    assert again.hash == first.hash  # trainings were counted, so it is the same race
+    for what in ("config", "data", "race"):
         assert again.provenance[what] == first.provenance[what]
-    assert "calibration" not in again.provenance
+    kept = [tomllib.loads((Path(run) / "config.toml").read_text()) for run in ("runs/again", "my runs/one")]
+    assert kept[0] == kept[1]

@@ -121,7 +121,7 @@ def test_a_damaged_csv_names_the_row(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"path": "a.png", "label": 1}\n{"path": ', "not a JSON object at .*row 2"),
+        ('{"path": "a.png", "label": 1}\n{"path": ', "row 2 is not valid JSON"),
         ("[1, 2]", "row 1: got list"),
         ('{"path": "a.png", "label": 1.5}', "got 1.5 at"),
         ('{"path": "a.png", "label": true}', "got True at"),

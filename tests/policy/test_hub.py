@@ -260,7 +260,7 @@ def test_what_was_fetched_is_checked(hub):
     with pytest.raises(PolicyError, match="must hold a sub-policy with a positive weight"):
         Policy.from_hub("joe/bad")
     hub["repos"]["joe/pickle"] = {"policy.json": b"\x80\x04\x95cposix\nsystem\n"}
-    with pytest.raises(PolicyError, match="it is not UTF-8 text"):
+    with pytest.raises(PolicyError, match="is not text in UTF-8"):
         Policy.from_hub("joe/pickle")
 
 

@@ -1,6 +1,7 @@
 """The frozen policy: round trips, hashes, damaged files, and life without torch."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -158,7 +159,7 @@ def test_describe():
         (lambda: replace(every_op(), spans={"rotate": Span(0, 9, "px")}), "unit degree, got 'px'"),
         (lambda: replace(every_op(), spans={"rotate": Span(1, 9, "degree")}), "must start at 0"),
         (lambda: replace(every_op(), spans={"rotate": Span(0, 0, "degree")}), "another finite value"),
-        (lambda: replace(every_op(), spans={"rotate": Span(0, float("nan"), "degree")}), "another finite value"),
+        (lambda: replace(every_op(), spans={"rotate": Span(0, float("nan"), "degree")}), "at_one must be a number"),
         (lambda: replace(every_op(), spans={"invert": Span(0, 1, "x")}), "has no magnitude"),
         (lambda: Policy.named("autoaugment"), "unknown policy 'autoaugment': did you mean 'autoaugment-"),
         (lambda: Policy.named("randaugment(2,14,3)"), r"is written as randaugment\(n=2, m=9\), got"),
@@ -197,9 +198,10 @@ def damaged_choice(**changes):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (every_op().to_json()[:300], "not a complete JSON"),
-        ("", "not a complete JSON"),
-        ("[" * 100_000, "not a complete JSON"),
+        (every_op().to_json()[:300], "the policy is not valid JSON: "),
+        ("", "the policy is not valid JSON: "),
+        ("[" * 100_000, "the policy nests deeper than 100 levels"),
+        ('{"provenance": ' + "[" * 200 + "]" * 200 + "}", "the policy nests deeper than 100 levels"),
         ("[]", "must be an object, got list"),
         ("{}", "'format' must be"),
         (damage(version=2), "unknown version 2 of the policy format; choices: 1"),
@@ -215,10 +217,23 @@ def damaged_choice(**changes):
         (damage(interpolation="bicubic"), "unknown interpolation 'bicubic'"),
         (damage(fill="red"), "fill must be"),
         (damage(spans={"rotate": {"at_one": 3}}), "'at_zero' is missing in the span of 'rotate'"),
-        (damage(spans={"rotate": {"at_zero": 0, "at_one": 10**400, "unit": "degree"}}), "at_one must be a number"),
-        (damage(provenance={"loss": float("nan")}), "NaN is no number of JSON"),
-        (damage(version=1).replace('"version": 1', f'"version": {"9" * 5000}'), "not a complete JSON"),
-        (damaged_choice(weight=10**400), "weight must be"),
+        (damage(spans={"rotate": {"at_zero": 0, "at_one": 10**200, "unit": "degree"}}), "at_one must be a number"),
+        (damage(spans={"rotate": {"at_zero": 0, "at_one": 10**400, "unit": "degree"}}), "more than 300 digits"),
+        (damage(provenance={"loss": float("nan")}), "holds nan, which is not a number"),
+        (damage(provenance={"loss": 1}).replace('"loss": 1', '"loss": 1e999'), "holds inf, which is not a number"),
+        (damage(version=1).replace('"version": 1', f'"version": {"9" * 5000}'), "a number of more than 300 digits"),
+        (damaged_choice(weight=10**400), "more than 300 digits"),
+        (damaged_choice(weight=10**200), "weight must be"),
+        (damaged_choice(op="x" * 10**6), "unknown operation 'xxx"),
+        (damaged_choice(sign=["x"] * 10**5), "sign must be"),
+        (damaged_choice(magnitude=[0.5] * 10**5), "must be .low, high."),
+        (damaged_choice(**{"\ud800" * 1000: 1}), "unknown key"),
+        (damage(spans={"\x1b[31m" * 1000: {}}), r"missing in the span of '\\x1b"),
+        (damage(format="x" * 10**6), "'format' must be"),
+        (damage(version="x" * 10**6), "unknown version"),
+        (damage(semantics="x" * 10**6), "unknown semantics"),
+        (damage(hash="x" * 10**6), "does not match its hash"),
+        (damage(name="x" * 10**6, sub_policies=[]), "must hold a sub-policy"),
         (damage(spans={"rotate": {"at_zero": "0", "at_one": 3, "unit": "degree"}}), "must be a number"),
         (damaged_choice(value=3.0), r"value 3.0 contradicts magnitude .* for op 'rotate' \(sub-policy 1, stage 5\)"),
         (damaged_choice(unit="px"), "unit 'px' contradicts"),
@@ -228,8 +243,34 @@ def damaged_choice(**changes):
 )
 def test_damaged_files(text, message, tmp_path):
     (tmp_path / "p.json").write_text(text)
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(PolicyError, match=message) as told:
         Policy.load(tmp_path / "p.json")
+    assert len(str(told.value).removeprefix(repr(str(tmp_path)))) < 500
+    assert str(told.value).isprintable()
+
+
+def test_files_that_are_no_text(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(PolicyError, match=r"p.json' is not text in UTF-8 \(byte 0\)$"):
+        Policy.load(path)
+    path.write_bytes(b"\xef\xbb\xbf" + every_op().to_json().encode())  # as some editors save it
+    assert Policy.load(path) == every_op()
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(PolicyError, match="it is a pipe, not a regular file"):
+        Policy.load(tmp_path / "pipe.json")
+    path.write_bytes(b" " * ((16 << 20) + 1))
+    with pytest.raises(PolicyError, match="the limit is 16 MiB"):
+        Policy.load(path)
+
+
+def test_names_cannot_steer_a_terminal():
+    names = {"\x1b[31mred\nb": "\\x1b[31mred\\nb", "\ud800": "\\ud800", "\udce9": "\\xe9", "häß": "häß"}
+    for name, shown in names.items():
+        policy = replace(every_op(), name=name)
+        assert policy.describe().startswith(f"{shown}: 2 sub-policies")
+        assert Policy.from_json(policy.to_json()).name == name
+    assert len(replace(every_op(), name="x" * 10**6).describe().splitlines()[0]) < 300
 
 
 def test_numbers_of_numpy_are_numbers():

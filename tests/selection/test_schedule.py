@@ -9,6 +9,7 @@ from fasteraa.errors import RunError
 from fasteraa.methods import Budget, Candidate
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
+from fasteraa.runtime.files import sealed, unsealed
 from fasteraa.selection import schedule
 from fasteraa.selection.schedule import Round, Schedule, read_schedule, save_schedule
 from fasteraa.train.split import Split
@@ -217,6 +218,10 @@ ROUND = {"trainings": 2, "epochs": 4, "cost": None}
         {"repeats": 3},
         {"candidates": None},
         {"epochs": None, "rounds": [ROUND] * 4},
+        {"epochs": True},
+        {"seeds": [0, 1, "2"]},
+        {"candidates": [["none"]]},
+        {"policies": 3, "rounds": {"a": 1}},
         {"rounds": [ROUND | {"epochs": 0}]},
         {"rounds": [ROUND | {"epochs": "4"}]},
         {"rounds": [ROUND | {"trainings": 0}]},
@@ -229,8 +234,8 @@ def test_a_schedule_that_does_not_add_up(tmp_path, wrong):
     file = tmp_path / "schedule.json"
     decisions = Decisions(file, "x")
     save_schedule(decisions, PLAN)
-    content = json.loads(file.read_text())
+    content = unsealed(json.loads(file.read_text()))
     content["race"] |= wrong
-    file.write_text(json.dumps(content))
+    file.write_text(json.dumps(sealed(content)))
     with pytest.raises(RunError, match=r"schedule\.json' cannot be read .*: remove it to plan the race again"):
         read_schedule(Decisions(file, "x"))

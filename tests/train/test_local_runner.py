@@ -16,7 +16,7 @@ from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import RUNNERS, local, make_runner, run_jobs
 from fasteraa.train.runner.local import LocalRunner, fastest
 from fasteraa.train.split import Split, fold_splits
-from fasteraa.train.trainer import Diverged, Group, Trained, epochs_done
+from fasteraa.train.trainer import Diverged, Group, Trained, Training, epochs_done
 
 
 def jobs_for(split, recipe, policies="none,uniform", seeds=2):
@@ -250,7 +250,7 @@ def test_a_damaged_checkpoint_ends_it_after_the_others(cache, split, quick, monk
     run_jobs(runner, [first, *others])
     assert groups == [[("none", 1), ("none", 2)], [("none", 0)]]
     cache.checkpoint(first).write_text("no checkpoint")
-    with pytest.raises(RunError, match="is no checkpoint, or a damaged one: remove it to start"):
+    with pytest.raises(RunError, match=r"is damaged \(it is too short\): remove it to start again"):
         epochs_done(cache.checkpoint(first))
 
 
@@ -275,7 +275,9 @@ def test_what_was_begun_continues_with_what_stands_at_the_same_epoch(cache, spli
     jobs = jobs_for(split, replace(quick, epochs=7), seeds=2)
     for job, epoch in zip(jobs, (3, 0, 5, 3), strict=True):
         if epoch:
-            torch.save({"epoch": epoch}, cache.checkpoint(job))
+            Training(split.train, job.policy, job.recipe, job.seed, torch.device("cpu")).save(
+                cache.checkpoint(job), epoch, 1.0
+            )
     assert len(run_jobs(runner, jobs)) == 4
     assert groups == [[("none", 0), ("uniform", 1)], [("uniform", 0)], [("none", 1)]]
 
@@ -360,7 +362,7 @@ def test_a_failed_run_tells_whose_it_was(runner, split, quick):
     """A damaged checkpoint of one of the runs: its label and seed are in the message."""
     job = jobs_for(split, quick, "uniform", 1)[0]
     runner.cache.checkpoint(job).write_text("no checkpoint")
-    with pytest.raises(RunError, match=r"^uniform, seed 0: .*no checkpoint, or a damaged one"):
+    with pytest.raises(RunError, match=r"^uniform, seed 0: the checkpoint .* is damaged"):
         run_jobs(runner, [job])
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.policy.named import named
+from fasteraa.runtime.checkpoint import save_checkpoint
 from fasteraa.train import trainer as trainer_module
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.trainer import Diverged, Group, Training, TrainingRun, epochs_done, train, train_together
@@ -103,7 +104,8 @@ class Stop(Exception):
 def test_a_run_that_crashed_ends_as_if_nothing_had_happened(
     data, held_out, tiny, tmp_path, monkeypatch, network, after
 ):
-    monkeypatch.setattr(trainer_module, "_SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(trainer_module, "_FIRST_SAVE_S", 0.0)
+    monkeypatch.setattr(trainer_module, "_WORK_PER_SAVE", 0)
     recipe, checkpoint = replace(tiny, network=network, flip=True), tmp_path / "run.pt"
     whole = run(data, held_out, recipe, policy="uniform")
 
@@ -143,7 +145,7 @@ from fasteraa.train import trainer
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.policy.named import named
 torch.set_num_threads(1)
-trainer._SAVE_EVERY_S = 0.0
+trainer._FIRST_SAVE_S, trainer._WORK_PER_SAVE = 0.0, 0
 recipe = TrainRecipe(network="small", epochs=40, batch_size=16, learning_rate=0.05, cutout=3)
 trainer.train(planted(64), planted(40, seed=1), named("uniform"), recipe, 3, device="cpu",
               checkpoint=Path(sys.argv[1]), tell=lambda *row: print(row[0], flush=True))
@@ -380,8 +382,8 @@ def test_nothing_in_a_checkpoint_is_executed(data, held_out, tiny, tmp_path):
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "executed"),)
 
-    torch.save({"network": Evil()}, tmp_path / "run.pt")
-    with pytest.raises(RunError, match=r"run\.pt.*could not be read.*remove it"):
+    save_checkpoint(tmp_path / "run.pt", {"network": Evil()})  # the digest is right
+    with pytest.raises(RunError, match=r"run\.pt' is damaged .*: remove it"):
         run(data, held_out, tiny, checkpoint=tmp_path / "run.pt")
     assert not (tmp_path / "executed").exists()
 
@@ -389,10 +391,10 @@ def test_nothing_in_a_checkpoint_is_executed(data, held_out, tiny, tmp_path):
 def test_a_checkpoint_of_another_network_is_refused(data, held_out, tiny, tmp_path):
     with pytest.raises(OutOfTime):
         run(data, held_out, tiny, checkpoint=tmp_path / "run.pt", until=lambda: 0.0)
-    with pytest.raises(RunError, match="is of another run: remove it"):
+    with pytest.raises(RunError, match=r"is of another run \(other images, policy, settings or seed\): remove it"):
         run(data, held_out, replace(tiny, network="wrn-10-1"), checkpoint=tmp_path / "run.pt")
     (tmp_path / "run.pt").write_bytes((tmp_path / "run.pt").read_bytes()[:500])
-    with pytest.raises(RunError, match="is no checkpoint, or a damaged one"):
+    with pytest.raises(RunError, match=r"is damaged \(it has no digest at its end\): remove it to start again"):
         run(data, held_out, tiny, checkpoint=tmp_path / "run.pt")
 
 

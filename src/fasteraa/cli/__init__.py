@@ -16,6 +16,9 @@ def main() -> None:
     A user's mistake ends with one line and exit code 2, a signal with one line and 128 + its number; neither ends
     with a traceback.
     """
+    # read when torch is imported: threads that spin while they wait cost several times the time of a search where other
+    # programs use the cores, and gain nothing that was measured where they do not
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     caught = _catch_signals()
     try:
         _run(sys.argv[1:])
@@ -32,9 +35,10 @@ def _run(words: list[str]) -> None:
     import typer
 
     from fasteraa.cli.app import app
-    from fasteraa.cli.errors import is_usage_error, usage_error
+    from fasteraa.cli.errors import is_usage_error, refuse_empty_paths, usage_error
 
     command = typer.main.get_command(app)
+    refuse_empty_paths(words)
     try:
         with command.make_context("fasteraa", list(words)) as context:
             command.invoke(context)
@@ -63,11 +67,18 @@ def _explain(error: BaseException, caught: list[signal.Signals]) -> int:
         if isinstance(error, BrokenPipeError):  # its reader has seen enough
             return 1
         return _say(": ".join(str(part) for part in (error.strerror or error, error.filename) if part), 2)
+    from fasteraa.runtime.packages import torchvision_trouble
+
+    if (trouble := torchvision_trouble(error)) is not None:
+        return _say(trouble, 2)
     raise error
 
 
 def _say(what: object, code: int) -> int:
-    print("fasteraa:", " ".join(str(what).split()), file=sys.stderr)
+    """In one line, fit for a terminal: names in it may be a stranger's."""
+    from fasteraa.runtime.documents import printable
+
+    print("fasteraa:", printable(" ".join(str(what).split())), file=sys.stderr)
     return code
 
 

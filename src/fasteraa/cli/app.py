@@ -116,6 +116,8 @@ Set = Annotated[
 RaceMinutes = Annotated[float | None, typer.Option(help=about_race("minutes"), show_default="1.5")]
 RaceTrainings = Annotated[int | None, typer.Option(help=about_race("trainings"))]
 Network = Annotated[str | None, typer.Option(help=about_race("network"))]
+Pretrained = Annotated[bool, typer.Option("--pretrained", help=about_race("pretrained"))]
+Weights = Annotated[str | None, typer.Option(help=about_race("weights"))]
 TrainEpochs = Annotated[int | None, typer.Option(help=about_race("epochs"))]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Trainings at once (default: 20 on a GPU, cores on a CPU).")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
@@ -140,10 +142,14 @@ def search_command(
             help="What proposes policies, with commas between.", show_default="faster-aa,op-effects,published"
         ),
     ] = None,
-    race: Annotated[bool, typer.Option(help="Decide by short trainings on held-out images.")] = True,
+    race: Annotated[
+        bool | None, typer.Option(help="Decide by short trainings on held-out images.", show_default="race")
+    ] = None,
     race_minutes: RaceMinutes = None,
     race_trainings: RaceTrainings = None,
     network: Network = None,
+    pretrained: Pretrained = False,
+    weights: Weights = None,
     train_epochs: TrainEpochs = None,
     minutes: Annotated[float | None, typer.Option(help="A limit on everything together.")] = None,
     seed: Seed = None,
@@ -167,18 +173,13 @@ def search_command(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --tracker tensorboard.")] = False,
 ) -> None:
     """Find the policy to use for your images."""
-    from fasteraa.cli.search import effective, run_search
+    from fasteraa.cli.search import check_command, effective, run_search
 
-    if not race:
-        refuse_idle(context, ("race_minutes", "race_trainings", "network", "train_epochs", "jobs"), "with --no-race")
-    own = resume and config is None and (out / "config.toml").is_file()  # a resumed run has its own settings
-    asked = effective(
-        _flags(locals()),
-        out / "config.toml" if own else config,
-        preset,
-        source,
-        _race_flags(locals()) if race else None,
-    )
+    if race is False:
+        refuse_idle(context, (*_RACE_FLAGS.values(), "jobs"), "with --no-race")
+    file = config or _own_settings(out, resume)
+    asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()))
+    check_command(asked, file, out, resume, "search")
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
     run_search(
         source, out, asked, methods, resume, trackers, device=device, data_root=data_root, minutes=minutes, jobs=jobs
@@ -189,12 +190,18 @@ def search_command(
 def race_command(
     source: SourceArgument = None,
     policies: Annotated[
-        str, typer.Option("--policies", "-p", help="Names, files or run folders with commas between.")
+        str,
+        typer.Option(
+            "--policies", "-p", help="Names, files or run folders with commas between; LABEL=FILE names one anew."
+        ),
     ] = "none,trivialaugment-wide,general-or-trivial",
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/race"),
+    config: ConfigFile = None,
     race_minutes: RaceMinutes = None,
     race_trainings: RaceTrainings = None,
     network: Network = None,
+    pretrained: Pretrained = False,
+    weights: Weights = None,
     train_epochs: TrainEpochs = None,
     seed: Seed = None,
     subset: Subset = None,
@@ -208,17 +215,39 @@ def race_command(
     resume: Resume = False,
 ) -> None:
     """Which of these policies is best to train with on your images?"""
-    from fasteraa.cli.search import effective, run_race
+    from fasteraa.cli.search import check_command, effective, run_race
 
-    own = resume and (out / "config.toml").is_file()
-    asked = effective(_flags(locals()), out / "config.toml" if own else None, race=_race_flags(locals()))
-    assert asked.race is not None
-    run_race(policies, source, out, asked.config, asked.race, resume, device=device, data_root=data_root, jobs=jobs)
+    file = config or _own_settings(out, resume)
+    asked = effective(_flags(locals()), file, race=True, race_flags=_race_flags(locals()))
+    check_command(asked, file, out, resume, "race")
+    run_race(policies, source, out, asked, resume, device=device, data_root=data_root, jobs=jobs)
+
+
+def _own_settings(out: Path, resume: bool) -> Path | None:
+    """The file of a run that is resumed: it has its own settings."""
+    from fasteraa.runtime.run_folder import RunFolder
+
+    if not resume:
+        return None
+    folder = RunFolder(out)
+    folder.check_old()
+    return folder.config
+
+
+_RACE_FLAGS = {
+    "minutes": "race_minutes",
+    "trainings": "race_trainings",
+    "network": "network",
+    "pretrained": "pretrained",
+    "weights": "weights",
+    "epochs": "train_epochs",
+}
 
 
 def _race_flags(given: dict[str, Any]) -> dict[str, Any]:
-    flags = {"minutes": "race_minutes", "trainings": "race_trainings", "network": "network", "epochs": "train_epochs"}
-    return {name: given[flag] for name, flag in flags.items() if given[flag] is not None}
+    """The flags that stand for settings of the race, as given on the command line."""
+    values = {name: given[flag] for name, flag in _RACE_FLAGS.items()}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 @app.command("config")
@@ -341,7 +370,7 @@ def bench_search(
     steps: Annotated[int, typer.Option(min=1, help="Steps in a round; the plain step takes a fifth of them.")] = 25,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each contender; the median counts.")] = 3,
     size: Annotated[int, typer.Option(min=8, help="Image side.")] = 32,
-    images: Annotated[int, typer.Option(min=1, help="Images of the search that the times are reckoned for.")] = 4000,
+    images: Annotated[int, typer.Option(min=1, help="Images of the search that the times are estimated for.")] = 4000,
     batch_size: BatchSize = None,
     critic: Critic = None,
     set_: Set = None,
@@ -355,7 +384,8 @@ def bench_search(
     from fasteraa.cli.search import effective
 
     given = {"batch_size": batch_size, "critic": critic, "set_": set_}
-    config = effective({name: value for name, value in given.items() if value is not None}, None).config
+    flags = {name: value for name, value in given.items() if value is not None}
+    config = effective(flags, None, race=False).config
     setting = Setting(config, device, size, images)
     settings = {**config.plain(), "size": size, "images": images, "steps": steps, "rounds": rounds}
     report.publish_search(run(setting, steps, rounds, scaling), settings, out)

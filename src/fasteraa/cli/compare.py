@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fasteraa.cli.app import DataRoot, Size, SourceArgument, Trackers, app, command_line
+from fasteraa.cli.app import DataRoot, Size, SourceArgument, Trackers, about_race, app, command_line
 
 if TYPE_CHECKING:
     from fasteraa.comparison.table import Comparison
@@ -21,6 +21,8 @@ Out = Annotated[
     typer.Option("--out", "-o", help="The folder (default: runs/compare-DATA); what is found there is not run again."),
 ]
 Network = Annotated[str, typer.Option(help="auto, wrn-40-2, wrn-28-10, small, timm:NAME, ...")]
+Pretrained = Annotated[bool, typer.Option("--pretrained", help=about_race("pretrained"))]
+Weights = Annotated[str, typer.Option(help=about_race("weights"), show_default=False)]
 Preset = Annotated[str | None, typer.Option(help="The paper's training: cifar/wrn-40-2, svhn/wrn-28-10, ...")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the images (default: by the recipe).")]
 BatchSize = Annotated[int | None, typer.Option(min=2, help="Images of a step (default: by the recipe).")]
@@ -50,6 +52,8 @@ def compare_command(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
     out: Out = None,
     network: Network = "auto",
+    pretrained: Pretrained = False,
+    weights: Weights = "",
     preset: Preset = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -59,11 +63,14 @@ def compare_command(
     size: Size = None,
     held_out: HeldOut = None,
     set_: Set = None,
+    tune_lr: Annotated[
+        bool, typer.Option("--tune-lr", help="Take the best learning rate of three, measured without a policy.")
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at once (default: up to 8 small ones on a GPU, cores on a CPU).")
     ] = None,
     per_op: Annotated[bool, typer.Option("--per-op", help="Also measure what each operation does to guesses.")] = False,
-    max_minutes: Annotated[float | None, typer.Option(help="End early; the same command goes on.")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="End early; the same command continues.")] = None,
     device: Device = "auto",
     data_root: DataRoot = None,
     tracker: Trackers = None,
@@ -85,11 +92,14 @@ def compare_command(
             seeds=seeds,
             recipe=_paper(preset),
             network=network,
+            pretrained=pretrained,
+            weights=weights,
             train=_train_settings(given, set_),
             jobs=jobs,
             device=device,
             max_minutes=max_minutes,
             per_op=per_op,
+            tune_lr=tune_lr,
             command=command_line(),
             say=typer.echo,
             data_root=data_root,

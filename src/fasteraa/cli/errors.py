@@ -12,6 +12,19 @@ from typing import Any
 
 from fasteraa.errors import ConfigError
 
+# flags of version 0.1 and what took their place
+_RENAMED = {
+    "--calibrate": "--race",
+    "--no-calibrate": "--no-race",
+    "--calibrate-minutes": "--race-minutes",
+    "--calibrate-network": "--network",
+    "--calibrate-epochs": "--train-epochs",
+    "--max-minutes": "--minutes",
+    "--backbone": "--critic",
+    "--recipe": "--preset",
+}
+_PATHS = (("--out", "-o"), ("--config",), ("--data-root",), ("--comparison",))  # flags whose value is a path
+
 
 def is_usage_error(error: BaseException) -> bool:
     """Raised by the parser, not by a command?"""
@@ -31,7 +44,7 @@ def usage_line(error: Any, root: Any, words: Sequence[str]) -> str:
     said = error.format_message().strip().rstrip(".")
     parameter = getattr(error, "param", None)
     if hasattr(error, "possibilities"):
-        said = f"no such flag {error.option_name}{_nearest(error.option_name, command)}"
+        said = _no_such_flag(error.option_name, command)
     elif parameter is not None and type(error).__name__ == "MissingParameter":
         said += f" ({parameter.help.rstrip('.')})" if getattr(parameter, "help", None) else ""
     elif parameter is not None:
@@ -63,10 +76,20 @@ def find_command(root: Any, words: Sequence[str]) -> tuple[list[str], Any]:
     return path, command
 
 
-def _nearest(flag: str, command: Any) -> str:
+def _no_such_flag(flag: str, command: Any) -> str:
     known = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    if _RENAMED.get(flag) in known:
+        value = (" paper" if command.name == "search" else " NAME") if flag == "--recipe" else ""
+        return f"the flag {flag} is called {_RENAMED[flag]}{value} now"
     near = get_close_matches(flag, [name for name in known if name.startswith("--")], n=1)
-    return f": did you mean {near[0]}?" if near else ""
+    return f"no such flag {flag}" + (f": did you mean {near[0]}?" if near else "")
+
+
+def refuse_empty_paths(words: Sequence[str]) -> None:
+    """An empty one would stand for the current folder; often it is a variable of a shell that has no value."""
+    for names in _PATHS:
+        if _given(names, words) == " ''":
+            raise ConfigError(f"{names[0]} must name a file or folder, got ''")
 
 
 def _wrong_value(error: Any, parameter: Any, words: Sequence[str]) -> str:

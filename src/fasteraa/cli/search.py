@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fasteraa.selection.result import Result
 
 PRESETS = ("paper",)
+GIVEN = ("given",)  # the method of a race: policies that somebody brings
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,10 @@ def effective(
     config: Path | None,
     preset: str | None = None,
     source: str | None = None,
-    race: Mapping[str, Any] | None = None,
+    race: bool | None = None,
+    race_flags: Mapping[str, Any] | None = None,
 ) -> Asked:
-    """`race` holds the flags of the race; None leaves it out."""
+    """`race` None leaves it to the file, where there is one."""
     settings, given, train = _preset(preset, source), dict(flags), {}
     tables = read_tables(config) if config is not None else {}
     settings |= read_config(config) if config is not None else {}
@@ -47,12 +49,44 @@ def effective(
         else:
             settings[name] = value
     settings |= {name: _list(value) if name == "ops" else value for name, value in given.items()}
-    methods = tables.get("run", {}).get("methods")
-    raced = race is not None and tables.get("run", {}).get("race", True)
-    if not raced and train:
-        raise ConfigError(f"--set train.{next(iter(train))} has no effect without a race")
-    chosen = {**tables.get("race", {}), **(race or {}), "train": {**tables.get("train", {}), **train}}
-    return Asked(make_config(settings), RaceConfig.make(chosen) if raced else None, methods and tuple(methods))
+    run = _table(tables, "run")
+    raced = run.get("race", True) if race is None else race
+    if not raced and (train or race_flags):
+        idle = f"--set train.{next(iter(train))}" if train else "a setting of the race"
+        raise ConfigError(f"{idle} has no effect without a race (--race)")
+    race_settings = {**_table(tables, "race"), **(race_flags or {}), "train": {**_table(tables, "train"), **train}}
+    return Asked(make_config(settings), _race_config(race_settings) if raced else None, _methods(run.get("methods")))
+
+
+def _race_config(settings: Mapping[str, Any]) -> RaceConfig:
+    try:
+        return RaceConfig.make(settings)
+    except ConfigError as error:  # the search has epochs, too, and the whole run has minutes
+        raise ConfigError(f"of the race, {error}") from error
+
+
+def _table(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = tables.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"[{name}] must be a table of settings, got {name} = {table!r}")
+    return table
+
+
+def _methods(given: Any) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if isinstance(given, list) and all(isinstance(name, str) for name in given):
+        return tuple(given)
+    raise ConfigError(f"methods must be a list of names, got {given!r}")
+
+
+def check_command(asked: Asked, file: Path | None, out: Path, resume: bool, command: str) -> None:
+    """A race of given policies has no method that a search could take, and a search has no policies to be given."""
+    if asked.methods is None or (asked.methods == GIVEN) == (command == "race"):
+        return
+    other = "race" if command == "search" else "search"
+    where = f"the run in {str(out)!r}" if resume else f"the config {str(file)!r}"
+    raise ConfigError(f"{where} is one of fasteraa {other}: give it to that command")
 
 
 def _preset(name: str | None, source: str | None) -> dict[str, Any]:
@@ -73,7 +107,7 @@ def _list(text: str) -> list[str]:
 
 def print_config(flags: Mapping[str, Any], config: Path | None) -> None:
     """What a search would accept, and nothing else."""
-    settings = effective(flags, config).config
+    settings = effective(flags, config, race=False).config
     if settings.critic != "auto":  # only then is torch needed
         from fasteraa.methods.faster_aa.run import check_critic
 
@@ -121,16 +155,14 @@ def run_search(
     print_result(result, out)
 
 
-def run_race(
-    policies: str, source: str | None, out: Path, config: SearchConfig, race: RaceConfig, resume: bool, **options: Any
-) -> None:
-    from fasteraa.api import race as race_policies
-    from fasteraa.comparison.contenders import split_names
+def run_race(policies: str, source: str | None, out: Path, asked: Asked, resume: bool, **options: Any) -> None:
+    from fasteraa.api import race
     from fasteraa.runtime.progress import for_this_terminal
+    from fasteraa.selection.result import Result
 
     progress = for_this_terminal()
-    given = split_names(policies)
-    result = race_policies(given, source, config, race=race, out=out, resume=resume, progress=progress, **options)
+    result = race(policies, source, asked.config, race=asked.race, out=out, resume=resume, progress=progress, **options)
+    assert isinstance(result, Result)  # our own trainings judged
     print_result(result, out)
 
 

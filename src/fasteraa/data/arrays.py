@@ -6,13 +6,19 @@ masks: whole numbers of shape (N, H, W), (N, H, W, 1) or (N, 1, H, W).
 
 from __future__ import annotations
 
+import lzma
+import math
+import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -22,10 +28,17 @@ from fasteraa.data.labels import Labels, label_name, natural_sort, number
 from fasteraa.data.masks import mask_listing
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source
 from fasteraa.errors import DataError
+from fasteraa.runtime.documents import cut
+from fasteraa.runtime.memory import fits, machine_memory
 
 SAMPLE_FILE = Path(__file__).with_name("sample.npz")
 _KEYS = (
     ("images", "labels"), ("x_{}", "y_{}"), ("{}_images", "{}_labels"), ("images", "masks"), ("{}_images", "{}_masks"),
+)  # fmt: skip
+# what numpy and zipfile raise on damaged bytes; RuntimeError on passwords and unknown compressions
+_DAMAGE = (
+    ValueError, EOFError, RuntimeError, LookupError, ArithmeticError, TypeError, SyntaxError, MemoryError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
 )  # fmt: skip
 _CLASS_KEYS = ("classes", "label_names", "class_names")
 
@@ -33,39 +46,76 @@ Images = NDArray[np.uint8]
 
 
 def open_npz(file: Path, name: str | None = None) -> Source:
-    """Keys: images, labels; or x_train, y_train, ... (Keras); or train_images, train_labels, ...; maybe classes."""
+    """Keys: images, labels; or x_train, y_train, ... (Keras); or train_images, train_labels, ...; maybe classes.
+
+    The images of a split are read when it is asked for.
+    """
+    with _npz(file) as archive:
+        keys = _find_keys(set(archive.files), file)
+        given = next((_array(archive, key, file) for key in _CLASS_KEYS if key in archive.files), None)
+        names = () if given is None else tuple(map(str, given.tolist()))
+        if any(len(_header(archive, y, file)[0]) >= 3 for _, y in keys.values()):
+            return Source(name or file.stem, {split: partial(_npz_masks, file, *keys[split], names) for split in keys})
+        labels = {split: flat_labels(_array(archive, y, file), f"{file} [{y}]") for split, (_, y) in keys.items()}
+    classes = _class_names(list(labels.values()), str(file)) if given is None else names
+    splits = {}
+    for split, (x, _) in keys.items():
+        numbers = numbered(labels[split], classes, f"{file} [{x}]", by_place=given is not None)
+        splits[split] = partial(_npz_listing, file, x, numbers, classes, given is not None)
+    return Source(name or file.stem, splits)
+
+
+def _npz_listing(file: Path, key: str, numbers: Labels, classes: tuple[str, ...], declared: bool) -> Listing:
+    where = f"{file} [{key}]"
+    with _npz(file) as archive:
+        images = as_images(_array(archive, key, file), where)
+    return array_listing(images, numbers, classes, where, declared, own=True)
+
+
+def _npz_masks(file: Path, images: str, masks: str, names: tuple[str, ...]) -> Listing:
+    with _npz(file) as archive:
+        return masked_listing(_array(archive, images, file), _array(archive, masks, file), str(file), names)
+
+
+@contextmanager
+def _npz(file: Path) -> Iterator[NpzFile]:
     try:
         with open(file, "rb") as stream:  # opened here, because numpy leaves a damaged file open
             if not zipfile.is_zipfile(stream):
                 raise DataError(f"{file} is not an .npz file: numpy.savez(file, images=..., labels=...) writes one")
             stream.seek(0)
-            return _npz_source(np.load(stream, allow_pickle=False), file, name or file.stem)
+            yield np.load(stream, allow_pickle=False)
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        said = "it holds Python objects, which are never loaded" if "pickle" in str(error) else str(error)
+    except _DAMAGE as error:
+        said = "it holds Python objects, which are never loaded" if "pickle" in str(error) else cut(error)
         raise DataError(f"{file} is not an .npz file of plain arrays: {said}") from error
 
 
-def _npz_source(archive: Mapping[str, Any], file: Path, name: str) -> Source:
-    keys = _find_keys(set(archive), file)
-    given = next((archive[key] for key in _CLASS_KEYS if key in archive), None)
-    second = {split: archive[y] for split, (_, y) in keys.items()}
-    if any(map(is_masks, second.values())):
-        names = () if given is None else tuple(map(str, given.tolist()))
-        return Source(
-            name, {s: partial(masked_listing, archive[keys[s][0]], second[s], str(file), names) for s in keys}
-        )
-    labels = {split: flat_labels(second[split], f"{file} [{y}]") for split, (_, y) in keys.items()}
-    classes = _class_names(list(labels.values()), str(file)) if given is None else tuple(map(str, given.tolist()))
-    splits = {}
-    for split, (x, _) in keys.items():
-        where = f"{file} [{x}]"
-        numbers = numbered(labels[split], classes, where, by_place=given is not None)
-        splits[split] = partial(
-            array_listing, as_images(archive[x], where), numbers, classes, where, declared=given is not None
-        )
-    return Source(name, splits)
+def _header(archive: NpzFile, key: str, file: Path) -> tuple[tuple[int, ...], int]:
+    """(shape, bytes) of an array, which must be there: its header may promise anything."""
+    assert archive.zip is not None
+    member = archive.zip.getinfo(key if key in archive.zip.namelist() else f"{key}.npy")
+    with archive.zip.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+        there = member.file_size - stream.tell()
+    if dtype.hasobject:
+        raise ValueError("pickle")
+    need = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or need > there:
+        raise DataError(f"{file} [{key}] promises {cut(shape)} of {dtype}, but holds {there:,} bytes")
+    return shape, need
+
+
+def _array(archive: NpzFile, key: str, file: Path) -> NDArray[Any]:
+    shape, need = _header(archive, key, file)
+    if not fits(need):
+        have = (machine_memory() or 0) / 1e9
+        raise DataError(f"{file} [{key}] {shape} needs {need / 1e9:.1f} GB, this machine has {have:.1f} GB")
+    found: NDArray[Any] = archive[key]
+    return found
 
 
 def _find_keys(present: set[str], file: Path) -> dict[str, tuple[str, str]]:
@@ -164,9 +214,16 @@ def numbered(labels: NDArray[Any], classes: tuple[str, ...], where: str, by_plac
 
 
 def array_listing(
-    images: Images, labels: Labels, classes: tuple[str, ...], where: str, declared: bool = False
+    images: Images,
+    labels: Labels,
+    classes: tuple[str, ...],
+    where: str,
+    declared: bool = False,
+    own: bool = False,
 ) -> Listing:
-    """Images that lie in one array."""
+    """Images that lie in one array; `own` if nobody else needs it, so that its memory can become that of the set."""
     if len(images) != len(labels):
         raise DataError(f"there must be one label per image, got {len(images)} images, {len(labels)} labels in {where}")
-    return Listing(classes, labels, lambda i: Image.fromarray(images[i]), lambda i: f"{where}[{i}]", declared=declared)
+    mine = images if own and images.shape[3:] == (3,) and images.flags.writeable else None
+    read = lambda i: Image.fromarray(images[i])  # noqa: E731
+    return Listing(classes, labels, read, lambda i: f"{where}[{i}]", declared=declared, own=mine)

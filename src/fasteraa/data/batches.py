@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
+_SLICE = 1024  # images at a time: the sums, and so the results, depend on it
+
 
 @dataclass(frozen=True)
 class Normalise:
@@ -20,9 +22,12 @@ class Normalise:
     def of(cls, images: Tensor) -> Normalise:
         """By the statistics of uint8 images (N, 3, H, W), a slice at a time so that a large set needs no copy."""
         count = images.numel() / images.shape[1]
-        parts = [part.double() / 255 for part in torch.split(images, 1024)]
-        mean = torch.stack([part.sum((0, 2, 3)) for part in parts]).sum(0) / count
-        square = torch.stack([part.square().sum((0, 2, 3)) for part in parts]).sum(0) / count
+        sums, squares = [], []
+        for part in torch.split(images, _SLICE):
+            part = part.double() / 255
+            sums.append(part.sum((0, 2, 3)))
+            squares.append(part.square_().sum((0, 2, 3)))
+        mean, square = torch.stack(sums).sum(0) / count, torch.stack(squares).sum(0) / count
         std = (square - mean.square()).clamp(min=1e-6).sqrt()
         return cls(mean.float().view(1, -1, 1, 1), std.float().view(1, -1, 1, 1))
 

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from fasteraa.data.decode import CPU_SIDE, Look, shape_of, upright, why
-from fasteraa.data.image_set import Broken
 from fasteraa.data.masks import IGNORED, matching_mask
 from fasteraa.data.materialize import probe_size
 from fasteraa.data.parallel import Progress, in_order
 from fasteraa.data.requirements import refusals
 from fasteraa.data.resolve import open_source
-from fasteraa.data.source import Listing, Source
+from fasteraa.data.source import Broken, Listing, Source
 from fasteraa.errors import DataError
 
 _SHOWN = 10  # lines of each list in the text

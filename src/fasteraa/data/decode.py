@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+from fasteraa.runtime.documents import cut, read_bytes
 
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
@@ -30,8 +35,14 @@ _TURN = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+LARGEST_FILE = 1 << 30  # bytes of one image, as a file or a member of an archive
 CPU_SIDE = 32  # of images that a CPU searches on, at most, unless asked for more: a step's time goes with the pixels
 _ORIENTATION = 0x0112
+
+Window = tuple[int, int]  # levels of images with more than 8 bits: these two become 0 and 255
+FULL = (0, 65535)
+_ONE_LEVEL = 257  # of 16 bits, for one of 8
+_DEEP_COLOUR = re.compile(r"(RGB|RGBA|RGBX|LA);16([BLN])")  # Pillow keeps 8 of the 16 bits of these
 
 
 class Unreadable(Exception):
@@ -45,6 +56,7 @@ class Look:
     background: tuple[int, int, int] = (255, 255, 255)  # shows through transparent pixels
     exif: bool = True  # turn the image as its EXIF orientation says
     interpolation: str = "bilinear"  # or bicubic, lanczos: how images are scaled
+    window: Window | None = None  # None: 16 bits count as all used
 
 
 @cache
@@ -65,8 +77,12 @@ def open_bytes(data: bytes) -> Image.Image:
 
 
 def open_file(path: str | os.PathLike[str]) -> Image.Image:
-    with open(path, "rb") as file:
-        return open_bytes(file.read())
+    """Of regular files alone: a pipe or a device may be named like an image, too."""
+    try:
+        data = read_bytes(path, LARGEST_FILE)
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
+    return open_bytes(data)
 
 
 def why(error: Exception) -> str:
@@ -79,7 +95,7 @@ def why(error: Exception) -> str:
         return "not an image that this Pillow can read"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    text = str(error).splitlines()[0][:200] if str(error) else "no message"
+    text = cut(str(error).splitlines()[0]) if str(error) else "no message"
     return f"{type(error).__name__}: {text}"
 
 
@@ -90,21 +106,106 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _sixteen_bit(image: Image.Image) -> Image.Image:
-    levels = np.asarray(image).astype(np.int64)
-    if levels.min() < 0 or levels.max() > 65535:
-        raise Unreadable(f"mode {image.mode} with levels {levels.min()}..{levels.max()}, outside 0..65535")
-    return Image.fromarray(((levels + 128) // 257).astype(np.uint8))  # round(v / 257): 257 is odd, so there are no ties
+def is_deep(image: Image.Image) -> bool:
+    """Does it hold more than 8 bits a channel? By its header alone."""
+    return image.mode == "I" or image.mode.startswith("I;16") or _deep_colour(image) is not None
 
 
-def to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
+def levels(image: Image.Image) -> NDArray[Any]:
+    """All levels of a deep image; not those that are wholly transparent."""
+    if _deep_colour(image) is None:
+        image.load()
+        return np.asarray(image)
+    colours = _sixteen_bits(image)
+    return colours[..., :3] if colours.shape[2] < 4 else colours[colours[..., 3] > 0][:, :3]
+
+
+def level_range(image: Image.Image) -> Window:
+    """The lowest and the highest level of a deep image."""
+    found = levels(image)
+    low, high = (int(found.min()), int(found.max())) if found.size else FULL
+    if low < FULL[0] or high > FULL[1]:
+        raise Unreadable(
+            f"mode {image.mode} with levels {low}..{high}, outside 0..65535: say which levels count (window, --window)"
+        )
+    return low, high
+
+
+def common_window(ranges: Iterable[Window]) -> Window:
+    """From the lowest level of all to the highest; the 16 bits where these are as good as all used, or one level is."""
+    lows, highs = zip(*ranges, strict=True)
+    low, high = min(lows), max(highs)
+    whole = low < _ONE_LEVEL and high > FULL[1] - _ONE_LEVEL
+    return FULL if whole or low == high else (low, high)
+
+
+def _eight_bits(found: NDArray[Any], window: Window) -> NDArray[np.uint8]:
+    """Rounded; of the full range that is round(v / 257)."""
+    if found.dtype == np.uint16:
+        table: NDArray[np.uint8] = _scaled(np.arange(1 << 16), window)  # a look-up needs less memory than sums
+        return np.take(table, found)
+    return _scaled(found.astype(np.int64), window)
+
+
+def _scaled(found: NDArray[np.int64], window: Window) -> NDArray[np.uint8]:
+    low, high = window
+    span = high - low
+    return ((2 * 255 * (found.clip(low, high) - low) + span) // (2 * span)).astype(np.uint8)
+
+
+def _deep_colour(image: Image.Image) -> re.Match[str] | None:
+    """The layout in the file, where it has 16 bits for a colour. A picture that is in memory already has 8."""
+    if not isinstance(image, ImageFile.ImageFile) or not image.tile or image.format not in ("PNG", "TIFF"):
+        return None
+    layout = image.tile[0][3]
+    return _DEEP_COLOUR.fullmatch(str(layout[0] if isinstance(layout, tuple) else layout))
+
+
+def _sixteen_bits(image: Image.Image) -> NDArray[np.uint16]:
+    """(H, W, 3 or 4) of a picture of 16-bit colours: Pillow gives one byte of each two, so it is asked twice."""
+    layout = _deep_colour(image)
+    assert layout is not None
+    kind, order = layout.groups()
+    if kind == "LA":  # no layout has its other bytes, but one of four bytes to the pixel has all
+        both = _unpacked(image, "RGBA")
+        grey, alpha = (both[..., i] << 8 | both[..., i + 1] for i in (0, 2))
+        return np.stack([grey, grey, grey, alpha], 2)
+    native = "B" if sys.byteorder == "big" else "L"
+    other = "L" if (native if order == "N" else order) == "B" else "B"
+    low = _unpacked(image, f"{kind};16{other}")
+    return np.left_shift(_unpacked(image, layout[0]), 8, dtype=np.uint16) | low
+
+
+def _unpacked(image: Image.Image, layout: str) -> NDArray[np.uint16]:
+    """What a fresh copy of the file gives if its bytes are laid out so."""
+    assert isinstance(image, ImageFile.ImageFile)
+    assert image.fp is not None
+    place = image.fp.tell()
+    image.fp.seek(0)
+    again: Any = Image.open(io.BytesIO(image.fp.read()), formats=_formats())
+    image.fp.seek(place)
+    again.tile = [_laid_out(tile, layout) for tile in again.tile]
+    again.load()
+    channels = np.asarray(again).astype(np.uint16)
+    return channels[..., :3] if layout.startswith("RGBX") else channels
+
+
+def _laid_out(tile: Any, layout: str) -> Any:
+    *first, given = tile
+    args = (layout, *given[1:]) if isinstance(given, tuple) else layout
+    return type(tile)(*first, args) if hasattr(tile, "_fields") else (*first, args)  # before Pillow 11 a plain tuple
+
+
+def to_rgb(image: Image.Image, look: Look) -> Image.Image:
     """RGB from any mode; transparent pixels show the background instead of the colours hidden under them."""
     image = image.convert(_PREMULTIPLIED[image.mode]) if image.mode in _PREMULTIPLIED else image
     if image.mode == "I" or image.mode.startswith("I;16"):
-        return _sixteen_bit(image).convert("RGB")
+        if look.window is None:
+            level_range(image)  # refuses what 16 bits cannot hold
+        return Image.fromarray(_eight_bits(levels(image), look.window or FULL)).convert("RGB")
     if image.mode in ("LA", "PA", "RGBA") or (image.mode in _DIRECT and image.has_transparency_data):
         rgba = image.convert("RGBA")
-        canvas = Image.new("RGB", image.size, background)
+        canvas = Image.new("RGB", image.size, look.background)
         canvas.paste(rgba, mask=rgba.getchannel("A"))
         return canvas
     if image.mode in _DIRECT:
@@ -115,8 +216,18 @@ def to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
 
 def upright(image: Image.Image, look: Look) -> Image.Image:
     """Loads, converts to RGB and applies the EXIF orientation."""
+    colours = _windowed(image, look.window) if look.window not in (None, FULL) and _deep_colour(image) else None
     image.load()
-    return turned(to_rgb(image, look.background), look, _orientation(image))
+    return turned(to_rgb(image if colours is None else colours, look), look, _orientation(image))
+
+
+def _windowed(image: Image.Image, window: Window | None) -> Image.Image:
+    """A picture of 16-bit colours in 8 bits by the window; its transparency has a range of its own."""
+    assert window is not None
+    found = _sixteen_bits(image)
+    found[..., :3] = _eight_bits(found[..., :3], window)
+    found[..., 3:] >>= 8
+    return Image.fromarray(found.astype(np.uint8))
 
 
 def turned(image: Image.Image, look: Look, orientation: int | None = None) -> Image.Image:

@@ -24,6 +24,7 @@ from fasteraa.data.labels import natural_sort
 from fasteraa.data.masks import Pair, mask_listing
 from fasteraa.data.source import Listing, Source, canonical_split
 from fasteraa.errors import DataError
+from fasteraa.runtime.documents import read_text
 
 _NOT_CLASSES = frozenset(("images", "labels", "masks", "annotations"))
 
@@ -147,10 +148,7 @@ def _mask_names(root: Path) -> tuple[str, ...]:
     file = root / "classes.txt"
     if not file.is_file():
         return ()
-    try:
-        return tuple(line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip())
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not text in UTF-8: {error}") from error
+    return tuple(line.strip() for line in read_text(file, DataError).splitlines() if line.strip())
 
 
 def mask_file_listing(

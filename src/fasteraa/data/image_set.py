@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,16 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fasteraa.data import stratify
+from fasteraa.data.decode import Window
 from fasteraa.data.labels import Labels
+from fasteraa.data.source import Broken
 from fasteraa.errors import DataError
-
-
-@dataclass(frozen=True)
-class Broken:
-    """An image that was skipped, and why."""
-
-    path: str
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +31,7 @@ class ImageSet:
     fingerprint: str  # sha256 over images, labels, classes and masks
     broken: tuple[Broken, ...] = ()
     masks: Tensor | None = None  # uint8 (N, H, W): a place in `classes` for every pixel, 255 where none counts
+    window: Window | None = None  # the levels that became 0 and 255, where images have more than 8 bits
 
     def __post_init__(self) -> None:
         _check_images(self.images)
@@ -45,18 +41,30 @@ class ImageSet:
 
     @classmethod
     def of(
-        cls, images: Tensor, labels: Tensor, classes: tuple[str, ...], name: str, broken: tuple[Broken, ...] = ()
+        cls,
+        images: Tensor,
+        labels: Tensor,
+        classes: tuple[str, ...],
+        name: str,
+        broken: tuple[Broken, ...] = (),
+        window: Window | None = None,
     ) -> ImageSet:
         """The set of these images, with its fingerprint."""
-        return cls(images, labels, classes, name, fingerprint(images, labels, classes), broken)
+        return cls(images, labels, classes, name, fingerprint(images, labels, classes), broken, window=window)
 
     @classmethod
     def of_masks(
-        cls, images: Tensor, masks: Tensor, classes: tuple[str, ...], name: str, broken: tuple[Broken, ...] = ()
+        cls,
+        images: Tensor,
+        masks: Tensor,
+        classes: tuple[str, ...],
+        name: str,
+        broken: tuple[Broken, ...] = (),
+        window: Window | None = None,
     ) -> ImageSet:
         """Images for semantic segmentation."""
         labels = torch.zeros(len(images), dtype=torch.int64)
-        return cls(images, labels, classes, name, fingerprint(images, labels, classes, masks), broken, masks)
+        return cls(images, labels, classes, name, fingerprint(images, labels, classes, masks), broken, masks, window)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -76,6 +84,18 @@ class ImageSet:
         """Images per class."""
         return tuple(torch.bincount(self.labels, minlength=len(self.classes)).tolist())
 
+    def about(self) -> dict[str, Any]:
+        """What a policy's provenance keeps of it."""
+        return {
+            "name": self.name,
+            "task": self.task,
+            "images": len(self),
+            "classes": len(self.classes),
+            "size": list(self.size),
+            **({} if self.window is None else {"window": list(self.window)}),
+            "fingerprint": self.fingerprint,
+        }
+
     def subset(self, count: int, seed: int) -> ImageSet:
         """`count` images in the proportions of the whole; the same seed gives the same ones."""
         return self._take(stratify.draw(self.labels.numpy(), len(self.classes), count, seed))
@@ -90,11 +110,12 @@ class ImageSet:
         height, width = self.size
         scale = side / min(height, width)
         size = [max(1, round(scale * height)), max(1, round(scale * width))]
-        parts = torch.split(self.images, 256)
-        images = torch.cat([F.interpolate(part, size, mode="bilinear", antialias=True) for part in parts])
+        images = self.images.new_empty(len(self), 3, *size)
+        for part, scaled in zip(torch.split(self.images, 256), torch.split(images, 256), strict=True):
+            scaled.copy_(F.interpolate(part, size, mode="bilinear", antialias=True))
         masks = None if self.masks is None else F.interpolate(self.masks[:, None], size, mode="nearest")[:, 0]
         mark = fingerprint(images, self.labels, self.classes, masks)
-        return replace(self, images=images.contiguous(), masks=masks, fingerprint=mark)
+        return replace(self, images=images, masks=masks, fingerprint=mark)
 
     def distinct(self) -> ImageSet:
         """Without copies: of images equal in every pixel the first stays, whatever their labels."""
@@ -154,6 +175,7 @@ def _check_masks(masks: Tensor, images: Tensor, classes: tuple[str, ...]) -> Non
     wanted = (len(images), *images.shape[2:])
     if masks.dtype != torch.uint8 or masks.shape != wanted:
         raise DataError(f"masks must be uint8 of shape {wanted}, got {masks.dtype} {tuple(masks.shape)}")
-    most = int(torch.where(masks == 255, 0, masks).max()) if masks.numel() else 0
+    found = torch.bincount(masks.flatten(), minlength=256)[:255].nonzero()  # needs no second copy of them
+    most = int(found[-1]) if len(found) else 0
     if most >= len(classes):
         raise DataError(f"masks must hold 0..{len(classes) - 1} (or 255 for what does not count), got {most}")

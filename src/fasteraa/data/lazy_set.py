@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from fasteraa.data import ImageSet, stratify
-from fasteraa.data.decode import Look, pixels, upright, why
+from fasteraa.data.decode import Look, Window, pixels, upright, why
 from fasteraa.data.labels import Labels
-from fasteraa.data.materialize import Wanted, allowed_broken, gather
+from fasteraa.data.materialize import Wanted, allowed_broken, check_budget, common_range, gather
 from fasteraa.data.source import Listing
 from fasteraa.errors import DataError
 
@@ -44,6 +44,10 @@ class LazyImageSet:
         index: Labels | None = None,
         look: Look = LOOK,
     ) -> LazyImageSet:
+        """Levels of more than 8 bits are scaled by the range of a few images, unless the look has a window."""
+        check_budget(listing.damage, allowed_broken(len(listing), BROKEN_BUDGET), len(listing), name)
+        if look.window is None:
+            look = replace(look, window=common_range(listing))
         found = cls(listing, np.arange(len(listing)) if index is None else index, name, size, "", look)
         return replace(found, fingerprint=_fingerprint(found))
 
@@ -53,6 +57,10 @@ class LazyImageSet:
     @property
     def classes(self) -> tuple[str, ...]:
         return self.listing.classes
+
+    @property
+    def window(self) -> Window | None:
+        return self.look.window
 
     @property
     def labels(self) -> Tensor:
@@ -127,6 +135,6 @@ def _fingerprint(data: LazyImageSet) -> str:
     digest.update(data.labels.numpy().astype("<i8").tobytes())
     for place in range(len(data)):
         # folder and file, not the way there: a set that was moved is the same
-        digest.update("/".join(data.where(place).split(os.sep)[-2:]).encode() + b"\n")
+        digest.update("/".join(data.where(place).split(os.sep)[-2:]).encode("utf-8", "surrogatepass") + b"\n")
     digest.update(data.sample(_HASHED).numpy().data)
     return digest.hexdigest()

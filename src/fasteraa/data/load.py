@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fasteraa.data import stratify
-from fasteraa.data.decode import Look
+from fasteraa.data.decode import Look, Window
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.masks import IGNORED
 from fasteraa.data.materialize import Wanted, gather
@@ -17,6 +17,9 @@ from fasteraa.data.parallel import Progress
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, canonical_split
 from fasteraa.errors import DataError, choices_hint
+from fasteraa.runtime.documents import quoted
+
+_LARGEST_LEVEL = 1 << 32
 
 
 def load(
@@ -36,6 +39,7 @@ def load(
     background: tuple[int, int, int] = (255, 255, 255),
     exif: bool = True,
     interpolation: str = "bilinear",
+    window: Window | None = None,
     download: bool = False,
     progress: Progress | None = None,
 ) -> ImageSet:
@@ -63,10 +67,12 @@ def load(
         background: shows through transparent pixels.
         exif: turn images as their EXIF orientation says.
         interpolation: how images are scaled: bilinear, bicubic or lanczos (always with antialiasing).
+        window: (low, high), the levels of images with more than 8 bits that become 0 and 255; what lies beyond is
+            clipped. By default the lowest and the highest level of all images read, as `.window` tells.
         download: let torchvision fetch a named set that is not there.
         progress: called with (done, total) while images are decoded.
     """
-    look = Look(_background(background), exif, interpolation)
+    look = Look(_background(background), exif, interpolation, check_window(window))
     opened = open_source(source, data_root, download)
     listing = opened.listing(split)
     if held_out:
@@ -76,7 +82,21 @@ def load(
     if at_most is not None:
         subset = min(max(at_most, int((listing.counts() > 0).sum())), subset or len(listing), len(listing))
     wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), look, ignore_index, largest)
-    return gather(listing, opened.name, wanted, progress)
+    found = gather(listing, opened.name, wanted, progress)
+    if window is not None and found.window is None:
+        raise DataError(f"a window is for images of more than 8 bits, {opened.name} has none: leave it out")
+    return found
+
+
+def check_window(window: Sequence[int] | None) -> Window | None:
+    """Two whole numbers, the lower first."""
+    if window is None:
+        return None
+    if len(window) != 2 or not all(isinstance(level, (int, np.integer)) for level in window) or window[0] >= window[1]:
+        raise DataError(f"window must be two whole numbers, the lower first, got {quoted(window)}")
+    if max(abs(int(level)) for level in window) > _LARGEST_LEVEL:
+        raise DataError(f"window must lie within {-_LARGEST_LEVEL}..{_LARGEST_LEVEL}, got {quoted(window)}")
+    return int(window[0]), int(window[1])
 
 
 def hold_out(listing: Listing, name: str, share: float, seed: int = 0) -> tuple[Listing, Listing]:

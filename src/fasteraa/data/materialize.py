@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import floor
 
 import numpy as np
@@ -12,15 +11,28 @@ import torch
 from numpy.typing import NDArray
 
 from fasteraa.data import stratify
-from fasteraa.data.decode import Look, default_size, pixels, shape_of, why
-from fasteraa.data.image_set import Broken, ImageSet
+from fasteraa.data.decode import (
+    Look,
+    Window,
+    common_window,
+    default_size,
+    is_deep,
+    level_range,
+    pixels,
+    shape_of,
+    why,
+)
+from fasteraa.data.image_set import ImageSet
 from fasteraa.data.labels import Labels
 from fasteraa.data.masks import IGNORED, class_names, pair_pixels
 from fasteraa.data.parallel import Progress, in_order
-from fasteraa.data.source import Listing
+from fasteraa.data.source import Broken, Listing
 from fasteraa.errors import DataError
+from fasteraa.runtime.memory import fits, machine_memory
 
 _PROBES = 256  # headers read to find the default size
+_NEEDED = 1.3  # times the images: what a search takes at most, beside what does not depend on their number
+_MOVED = 1024  # images at a time
 _SHOWN = 5  # broken files in an error message
 
 
@@ -44,19 +56,27 @@ def allowed_broken(count: int, budget: float) -> int:
 
 def gather(listing: Listing, name: str, wanted: Wanted, progress: Progress | None = None) -> ImageSet:
     """The images in source order. A broken image of a subset is replaced by the next candidate of its class."""
-    picks, reserves = _plan(listing, wanted)
+    check_budget(listing.damage, allowed_broken(len(listing), wanted.broken_budget), len(listing), name)
     size = wanted.size or _default_size(listing, wanted)
-    out = _allocate(len(picks), size)
-    masks = np.empty((len(picks), *size), dtype=np.uint8) if listing.pair is not None else None
-    allowed = allowed_broken(len(picks), wanted.broken_budget)
-    broken: list[Broken] = []
-    slots = list(range(len(picks)))
-    while slots:
-        failed = _decode(listing, picks, slots, out, masks, wanted, progress)
-        broken += [Broken(listing.where(int(picks[slot])), reason) for slot, reason in failed]
-        check_budget(broken, allowed, len(picks), name)
-        slots = _replace(picks, [slot for slot, _ in failed], listing.labels, reserves)
-    return _assemble(listing, picks, out, masks, name, broken)
+    if listing.own is not None and wanted.subset is None and listing.own.shape[1:3] == size:
+        images, labels = torch.from_numpy(_planes(listing.own)), torch.from_numpy(listing.labels)
+        if progress is not None:
+            progress(len(listing), len(listing))
+        return ImageSet.of(images, labels, listing.classes, name, listing.damage)
+    work = _Gathering(listing, name, wanted, size)
+    work.run(progress)
+    return work.assembled()
+
+
+def _planes(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(N, H, W, 3) as (N, 3, H, W) in the same memory."""
+    planes = images.transpose(0, 3, 1, 2)
+    if planes.flags.c_contiguous:
+        return planes
+    moved = images.reshape(planes.shape)
+    for first in range(0, len(images), _MOVED):
+        moved[first : first + _MOVED] = planes[first : first + _MOVED].copy()
+    return moved
 
 
 def _plan(listing: Listing, wanted: Wanted) -> tuple[Labels, list[Iterator[int]]]:
@@ -78,7 +98,7 @@ def _default_size(listing: Listing, wanted: Wanted) -> tuple[int, int]:
 
 def probe_size(listing: Listing, look: Look) -> tuple[int, int]:
     """The default size by up to 256 headers, evenly spread over the listing."""
-    places = np.unique(np.linspace(0, len(listing) - 1, min(_PROBES, len(listing))).astype(int)).tolist()
+    places = _spread(len(listing))
 
     def shape(place: int) -> tuple[int, int] | None:
         try:
@@ -92,44 +112,126 @@ def probe_size(listing: Listing, look: Look) -> tuple[int, int]:
     return default_size(shapes) if shapes else (64, 64)
 
 
-def _allocate(count: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-    need = count * 3 * size[0] * size[1]
-    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
-    if have is not None and need > 0.8 * have:
-        raise DataError(
-            f"{count} images of {size[0]}x{size[1]} need {need / 1e9:.1f} GB, this machine has {have / 1e9:.1f} GB; "
-            "take a subset or a smaller size (--subset, --size)"
-        )
-    return np.empty((count, 3, *size), dtype=np.uint8)
+def common_range(listing: Listing) -> Window | None:
+    """By up to 256 images, evenly spread over the listing; None where none of them has more than 8 bits."""
+    places = _spread(len(listing))
 
-
-def _decode(
-    listing: Listing,
-    picks: Labels,
-    slots: list[int],
-    out: NDArray[np.uint8],
-    masks: NDArray[np.uint8] | None,
-    wanted: Wanted,
-    progress: Progress | None,
-) -> list[tuple[int, str]]:
-    """Fills the slots; returns those that failed, with the reason."""
-
-    def fill(place: int) -> str | None:
-        slot = slots[place]
+    def of(place: int) -> Window | None:
         try:
-            index, size = int(picks[slot]), out.shape[2:]
-            if masks is None or listing.pair is None:
-                out[slot] = pixels(listing.read(index), size, wanted.look)
-            else:
-                out[slot], masks[slot] = pair_pixels(listing.pair(index), size, wanted.look, wanted.ignore_index)
+            image = listing.read(places[place])
+            return level_range(image) if is_deep(image) else None
         except (DataError, MemoryError):
             raise
-        except Exception as error:  # Pillow's parsers raise almost anything on damaged bytes
-            return why(error)
-        return None
+        except Exception:  # broken: it is reported when it is decoded
+            return None
 
-    reasons = in_order(fill, len(slots), listing.threads, progress)
-    return [(slot, reason) for slot, reason in zip(slots, reasons, strict=True) if reason is not None]
+    ranges = [found for found in in_order(of, len(places), listing.threads) if found]
+    return common_window(ranges) if ranges else None
+
+
+def _spread(count: int) -> list[int]:
+    return [int(place) for place in np.unique(np.linspace(0, count - 1, min(_PROBES, count)).astype(int))]
+
+
+def _allocate(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    need = float(np.prod(shape, dtype=np.float64))
+    if not fits(_NEEDED * need):
+        have = (machine_memory() or 0) / 1e9
+        raise DataError(
+            f"{shape[0]} images of {shape[-2]}x{shape[-1]} need {need / 1e9:.1f} GB, this machine has {have:.1f} GB (a "
+            f"search takes {_NEEDED:g} times the images and more); take a subset or a smaller size (--subset, --size)"
+        )
+    return np.empty(shape, dtype=np.uint8)
+
+
+class _Gathering:
+    """Images being decoded, each into its slot.
+
+    Images of more than 8 bits are read twice unless the window is given: for the range of all, and by it.
+    """
+
+    def __init__(self, listing: Listing, name: str, wanted: Wanted, size: tuple[int, int]):
+        self.listing, self.name, self.wanted, self.look = listing, name, wanted, wanted.look
+        self.picks, self.reserves = _plan(listing, wanted)
+        self.images = _allocate((len(self.picks), 3, *size))
+        self.masks = _allocate((len(self.picks), *size)) if listing.pair is not None else None
+        self.allowed = allowed_broken(len(self.picks), wanted.broken_budget)
+        self.broken: list[Broken] = []
+        self.deep: set[int] = set()  # slots of images with more than 8 bits
+        self.ranges: dict[int, Window] = {}  # of slots that wait for the range of all
+
+    def run(self, progress: Progress | None) -> None:
+        slots = list(range(len(self.picks)))
+        while slots or self.ranges:
+            if not slots:
+                self.look = replace(self.look, window=common_window(self.ranges.values()))
+                slots, self.ranges = sorted(self.ranges), {}
+            failed = self._decode(slots, progress)
+            self.broken += [Broken(self.listing.where(int(self.picks[slot])), reason) for slot, reason in failed]
+            check_budget(self.broken, self.allowed, len(self.picks), self.name)
+            slots = _replace(self.picks, [slot for slot, _ in failed], self.listing.labels, self.reserves)
+
+    def _decode(self, slots: list[int], progress: Progress | None) -> list[tuple[int, str]]:
+        """Fills the slots; returns those that failed, with the reason."""
+
+        def fill(place: int) -> str | None:
+            try:
+                self._fill(slots[place])
+            except (DataError, MemoryError):
+                raise
+            except Exception as error:  # Pillow's parsers raise almost anything on damaged bytes
+                return why(error)
+            return None
+
+        reasons = in_order(fill, len(slots), self.listing.threads, progress)
+        return [(slot, reason) for slot, reason in zip(slots, reasons, strict=True) if reason is not None]
+
+    def _fill(self, slot: int) -> None:
+        index, size = int(self.picks[slot]), self.images.shape[2:]
+        self.deep.discard(slot)  # a replacement may be another kind of image
+        image, mask = (self.listing.read(index), None) if self.listing.pair is None else self.listing.pair(index)
+        if is_deep(image):
+            self.deep.add(slot)
+            if self.look.window is None:
+                self.ranges[slot] = level_range(image)
+                return
+        if self.masks is None:
+            self.images[slot] = pixels(image, size, self.look)
+        else:
+            ignored = self.wanted.ignore_index
+            self.images[slot], self.masks[slot] = pair_pixels((image, mask), size, self.look, ignored)
+
+    def assembled(self) -> ImageSet:
+        order = np.argsort(self.picks, kind="stable")
+        order = order[self.picks[order] >= 0]
+        labels, listing = self.listing.labels[self.picks[order]], self.listing
+        check_classes_left(listing, labels, self.name)
+        images = torch.from_numpy(_in_order(self.images, order))
+        broken = (*listing.damage, *self.broken)
+        window = self.look.window if self.deep.intersection(order.tolist()) else None
+        if self.masks is not None:
+            masks = torch.from_numpy(_in_order(self.masks, order))
+            names = class_names(masks, listing.mask_names, self.name)
+            return ImageSet.of_masks(images, masks, names, self.name, broken, window)
+        return ImageSet.of(images, torch.from_numpy(labels), listing.classes, self.name, broken, window)
+
+
+def _in_order(rows: NDArray[np.uint8], order: Labels) -> NDArray[np.uint8]:
+    """`rows[order]`, each row at most once, in the memory of `rows`: there may be no room for them twice."""
+    rest = np.setdiff1d(np.arange(len(rows)), order)
+    source = np.concatenate([order, rest])
+    done = source == np.arange(len(rows))
+    for start in np.flatnonzero(~done).tolist():
+        if done[start]:
+            continue
+        place, kept = start, rows[start].copy()
+        while source[place] != start:
+            rows[place] = rows[source[place]]
+            done[place] = True
+            place = int(source[place])
+        rows[place] = kept
+        done[place] = True
+    return rows[: len(order)]
 
 
 def check_budget(broken: Sequence[Broken], allowed: int, count: int, name: str) -> None:
@@ -138,7 +240,7 @@ def check_budget(broken: Sequence[Broken], allowed: int, count: int, name: str) 
         more = f"; and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         raise DataError(
             f"{len(broken)} of {count} images of {name} are broken, the budget allows {allowed}: {shown}{more}. "
-            "Mend or remove them; a search can do with more (--set broken_budget=0.1)"
+            "Fix or remove them; a search can do with more (--set broken_budget=0.1)"
         )
 
 
@@ -154,23 +256,3 @@ def _replace(picks: Labels, failed: list[int], labels: Labels, reserves: list[It
     for slot in failed:
         picks[slot] = next(reserves[labels[picks[slot]]], -1)
     return [slot for slot in failed if picks[slot] >= 0]
-
-
-def _assemble(
-    listing: Listing,
-    picks: Labels,
-    out: NDArray[np.uint8],
-    masks: NDArray[np.uint8] | None,
-    name: str,
-    broken: list[Broken],
-) -> ImageSet:
-    order = np.argsort(picks, kind="stable")
-    order = order[picks[order] >= 0]
-    labels = listing.labels[picks[order]]
-    check_classes_left(listing, labels, name)
-    in_place = len(order) == len(out) and bool((np.diff(order) > 0).all())
-    images = torch.from_numpy(out if in_place else out[order])
-    if masks is not None:
-        kept = torch.from_numpy(masks if in_place else masks[order])
-        return ImageSet.of_masks(images, kept, class_names(kept, listing.mask_names, name), name, tuple(broken))
-    return ImageSet.of(images, torch.from_numpy(labels), listing.classes, name, tuple(broken))

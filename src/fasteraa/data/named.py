@@ -90,11 +90,12 @@ def _listing(name: str, row: Named, root: Path, split: str, download: bool) -> L
     targets = dataset.labels if hasattr(dataset, "labels") else dataset.targets
     labels = flat_labels(targets, name)
     classes = tuple(getattr(dataset, "classes", ())) or tuple(map(str, range(10)))
-    # SVHN's file has the image number last in memory: a copy now, not a stride of 3 kB per pixel later
-    images = np.ascontiguousarray(as_images(dataset.data, name))
-    return array_listing(
-        images, numbered(labels, classes, name, by_place=True), classes, f"{name}/{split}", declared=True
-    )
+    images = as_images(dataset.data, name)
+    if images.ndim == 3 or not images.transpose(0, 3, 1, 2).flags.c_contiguous:
+        # SVHN's file has the image number last in memory: a copy now, not a stride of 3 kB per pixel later
+        images = np.ascontiguousarray(images)
+    numbers = numbered(labels, classes, name, by_place=True)
+    return array_listing(images, numbers, classes, f"{name}/{split}", declared=True, own=True)
 
 
 def _construct(class_name: str, arguments: Mapping[str, Any], what: str) -> Any:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fasteraa.data.image_set import Broken
 from fasteraa.data.load import check_can_hold_out, check_not_empty
 from fasteraa.data.materialize import Wanted, allowed_broken, check_budget, check_classes_left
-from fasteraa.data.source import Listing, Source
+from fasteraa.data.source import Broken, Listing, Source
 from fasteraa.errors import DataError, SplitError
+from fasteraa.runtime.documents import printable
 
 LEAST_IMAGES = 4  # a batch of two that are augmented and two that stay as they are
 
@@ -51,7 +51,8 @@ def _said(check: Callable[[], None]) -> str | None:
 def _check_search(train: Listing, name: str, broken: Sequence[Broken]) -> None:
     check_not_empty(train, name, "train")
     broken_at = {each.path: each for each in broken}
-    paths = [train.where(place) for place in range(len(train))]
+    paths = [printable(train.where(place)) for place in range(len(train))]
+    check_budget(train.damage, allowed_broken(len(train), Wanted().broken_budget), len(train), name)
     readable = np.array([path not in broken_at for path in paths])
     of_train = [broken_at[path] for path in paths if path in broken_at]
     check_budget(of_train, allowed_broken(len(train), Wanted().broken_budget), len(train), name)

@@ -11,6 +11,7 @@ from fasteraa.data import arrays, hf, image_folder, named, shards, table, torch_
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.source import Source, readable
 from fasteraa.errors import DataError, choices_hint
+from fasteraa.runtime.documents import check_regular
 from fasteraa.runtime.registry import Registry
 
 # What a prefix `NAME:` stands for: a function of the rest, the data root and whether to download, that gives a Source.
@@ -82,6 +83,10 @@ def _open_path(path: Path) -> Source:
         return hf.open_hf(str(path)) if hf.is_saved(path) else image_folder.open_folder(path)
     if not path.exists():
         raise _unknown(str(path))
+    try:
+        check_regular(path)
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
     suffix = path.suffix.lower()
     if suffix in table.TABLE_SUFFIXES:
         return table.open_table(path)

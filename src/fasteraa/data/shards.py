@@ -1,6 +1,8 @@
 """WebDataset shards: plain tar files in which members of one base name belong together (0001.jpg, 0001.cls).
 
 Read with the standard library: the tar headers are walked once, then any image is one seek away, from any thread.
+`tarfile` takes a damaged header for the end of an archive. Here the walk continues at the next header that is whole,
+and what lies between counts as broken.
 """
 
 from __future__ import annotations
@@ -10,15 +12,23 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
-from fasteraa.data.decode import open_bytes
+import numpy as np
+
+from fasteraa.data.decode import LARGEST_FILE, Unreadable, open_bytes
 from fasteraa.data.image_folder import is_image
 from fasteraa.data.labels import label_name, natural_sort, number
-from fasteraa.data.source import SPLIT_NAMES, Listing, Source, canonical_split
-from fasteraa.errors import DataError
+from fasteraa.data.source import SPLIT_NAMES, Broken, Listing, Source, canonical_split
+from fasteraa.errors import DataError, reason
+from fasteraa.runtime.documents import cut
+
+_MOST_BRACES = 10
+_LONGEST_LABEL = 4096  # bytes of a .cls member
+_SCANNED = 1 << 20  # bytes at a time, a multiple of a block
 
 
 @dataclass(frozen=True)
@@ -32,10 +42,18 @@ class Member:
     label: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Contents:
-    members: tuple[Member, ...]
-    ignored: int
+    """Of one shard, or of several in a row."""
+
+    members: list[Member] = field(default_factory=list)
+    ignored: int = 0
+    damage: list[Broken] = field(default_factory=list)
+
+    def add(self, other: Contents) -> None:
+        self.members += other.members
+        self.ignored += other.ignored
+        self.damage += other.damage
 
 
 def open_prefixed(text: str, root: Path, download: bool) -> Source:
@@ -51,38 +69,39 @@ def open_shards(pattern: str) -> Source:
     return Source(Path(re.sub(r"[{*?\[].*", "", pattern)).name.strip("-_.") or "shards", splits)
 
 
-def expand_braces(pattern: str) -> list[str]:
-    """`a{00..02}` -> a00 a01 a02 and `{x,y}` -> x y, as a shell does, zeros kept."""
-    match = re.search(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}", pattern)
+def expand_braces(pattern: str) -> Iterator[str]:
+    """`a{00..02}` -> a00 a01 a02 and `{x,y}` -> x y, as a shell does, zeros kept; one name after the other."""
+    match = re.search(r"\{(?:([0-9]{1,18})\.\.([0-9]{1,18})|([^{}]*,[^{}]*))\}", pattern)
     if match is None:
-        return [pattern]
+        yield pattern
+        return
     first, last, words = match.groups()
-    middle = words.split(",") if words else [f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
-    return [
-        whole for part in middle for whole in expand_braces(pattern[: match.start()] + part + pattern[match.end() :])
-    ]
+    middle = words.split(",") if words else (f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1))
+    for part in middle:
+        yield from expand_braces(pattern[: match.start()] + part + pattern[match.end() :])
 
 
 def _by_split(pattern: str) -> dict[str, list[str]]:
     if os.path.isdir(pattern):
         return _folder_by_split(pattern)
-    files = [
-        name
-        for part in expand_braces(pattern)
-        for name in (sorted(glob.glob(part)) if glob.has_magic(part) else [part])
-    ]
-    missing = [name for name in files if not os.path.isfile(name)]
-    if missing or not files:
-        raise DataError(
-            f"no such shard: {missing[0] if missing else pattern} (from {pattern!r}, {len(files)} shards named)"
-        )
+    if pattern.count("{") > _MOST_BRACES:
+        raise DataError(f"shards are named with at most {_MOST_BRACES} braces, got {cut(pattern)}")
+    files: list[str] = []
+    for part in expand_braces(pattern):  # stops at the first name without a file: there may be a billion of them
+        names = sorted(glob.glob(part)) if glob.has_magic(part) else [part]
+        missing = next((name for name in names if not os.path.isfile(name)), None if names else part)
+        if missing is not None:
+            raise DataError(f"no such shard: {cut(missing)} (from {cut(repr(pattern))})")
+        files += names
+    if not files:
+        raise DataError(f"no such shard: {cut(pattern)}")
     return {"train": files}
 
 
 def _folder_by_split(folder: str) -> dict[str, list[str]]:
     """The first word of a tar's path inside the folder says its split; without such a word it is train."""
     found: dict[str, list[str]] = {}
-    for path in sorted(Path(folder).rglob("*.tar")):
+    for path in sorted(path for path in Path(folder).rglob("*.tar") if path.is_file()):
         word = re.split(r"[^A-Za-z]", str(path.relative_to(folder)), maxsplit=1)[0]
         found.setdefault(canonical_split(word) or "train", []).append(str(path))
     if not found:
@@ -91,50 +110,117 @@ def _folder_by_split(folder: str) -> dict[str, list[str]]:
 
 
 def _contents(files: list[str]) -> Contents:
-    members: list[Member] = []
-    ignored = 0
+    found = Contents()
     for file in files:
         try:
-            found, others = _index(file)
+            found.add(_index(file))
         except (tarfile.TarError, OSError, EOFError) as error:
-            raise DataError(f"{file} is not a readable, uncompressed tar file: {error}") from error
-        members += found
-        ignored += others
-    if not members:
+            said = reason(error) if isinstance(error, OSError) else str(error)
+            raise DataError(f"{file} is not a readable, uncompressed tar file: {cut(said)}") from error
+    if not found.members:
         raise DataError(f"no images with a .cls member in {len(files)} shards, the first being {files[0]}")
-    return Contents(tuple(members), ignored)
+    return found
 
 
-def _index(shard: str) -> tuple[list[Member], int]:
+def _index(shard: str) -> Contents:
     """The images of one shard in tar order. The first image of a sample counts, other members are ignored."""
     images: dict[str, tarfile.TarInfo] = {}
     labels: dict[str, str] = {}
+    damage: list[Broken] = []
     ignored = 0
-    with tarfile.open(shard, "r:") as tar:
-        for entry, key, extension in _samples(tar):
+    with open(shard, "rb") as file:
+        for entry in _entries(file, shard, damage):
+            key, extension = _sample(entry)
+            if not entry.isreg() or not key:
+                continue
             if extension == "cls":
-                labels[key] = _label(tar, entry, shard)
+                labels[key] = _label(file, entry, shard)
             elif is_image(entry.name) and key not in images:
                 images[key] = entry
             else:
                 ignored += 1
-    if unlabelled := next((key for key in images if key not in labels), None):
-        raise DataError(f"every image needs a .cls member of the same base name, {unlabelled!r} in {shard} has none")
-    return [Member(shard, e.name, e.offset_data, e.size, labels[key]) for key, e in images.items()], ignored
+    lone = [key for key in images if key not in labels]
+    if lone and not damage:
+        raise DataError(f"every image needs a .cls member of the same base name, {lone[0]!r} in {shard} has none")
+    # a damaged header costs an image its label, or a label its image
+    lone += [key for key in labels if key not in images] if damage else []
+    damage += [Broken(f"{shard}/{key}", "its image or its label is lost") for key in lone[len(damage) :]]
+    members = [Member(shard, e.name, e.offset_data, e.size, labels[k]) for k, e in images.items() if k in labels]
+    return Contents(members, ignored, damage)
 
 
-def _samples(tar: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, str, str]]:
-    """(member, key, extension): the base name ends at its first dot, as in WebDataset."""
-    for entry in tar:
-        folder, name = os.path.split(entry.name)
-        stem, _, extension = name.partition(".")
-        if entry.isreg() and stem:
-            yield entry, os.path.join(folder, stem), extension.lower()
+def _sample(entry: tarfile.TarInfo) -> tuple[str, str]:
+    """(key, extension): the base name ends at its first dot, as in WebDataset. A key is '' where there is none."""
+    folder, name = os.path.split(entry.name)
+    stem, _, extension = name.partition(".")
+    return (os.path.join(folder, stem) if stem else ""), extension.lower()
 
 
-def _label(tar: tarfile.TarFile, entry: tarfile.TarInfo, shard: str) -> str:
-    stream = tar.extractfile(entry)
-    text = stream.read().decode("utf-8", errors="replace") if stream else ""
+def _entries(file: BinaryIO, shard: str, damage: list[Broken]) -> Iterator[tarfile.TarInfo]:
+    """The members up to the end of the file, past headers that are damaged and ends of archives in a row."""
+    start: int | None = 0
+    while start is not None:
+        walk = _Walk(file, start)
+        yield from walk
+        stop, start = walk.stop, _next_header(file, walk.stop)
+        if _holds_more_than_zeros(file, stop, start):
+            lost = "all that follows is" if start is None else f"what lies before byte {start} is"
+            damage.append(Broken(shard, f"the tar header at byte {stop} is damaged: {lost} lost"))
+        elif start is None and file.seek(0, os.SEEK_END) < stop + tarfile.BLOCKSIZE:
+            damage.append(Broken(shard, "it ends without the mark of an archive's end: members may be lost"))
+
+
+class _Walk:
+    """Members from a header on, as far as headers are whole; `stop` is where the next one should be."""
+
+    def __init__(self, file: BinaryIO, start: int):
+        self.file, self.stop = file, start
+
+    def __iter__(self) -> Iterator[tarfile.TarInfo]:
+        first = self.stop
+        self.file.seek(first)
+        try:
+            with tarfile.open(fileobj=self.file, mode="r:") as tar:
+                for entry in tar:
+                    if tar.offset <= self.stop or entry.size < 0:
+                        break  # a size below zero leads back to where we were
+                    self.stop = tar.offset
+                    yield entry
+        except (tarfile.TarError, ValueError, ArithmeticError, LookupError) as error:
+            if first == self.stop == 0 or "unexpected end of data" in str(error):
+                raise tarfile.ReadError(str(error)) from error
+
+
+def _next_header(file: BinaryIO, start: int) -> int | None:
+    """Where the first header lies whose checksum is right, behind the block at `start`."""
+    size, place = tarfile.BLOCKSIZE, start + tarfile.BLOCKSIZE
+    file.seek(place)
+    while chunk := file.read(_SCANNED):
+        blocks = np.frombuffer(chunk, np.uint8, len(chunk) // size * size).reshape(-1, size)
+        digits = blocks[:, 148:154]  # of the checksum, in octal
+        likely = ((digits >= ord("0")) & (digits <= ord("7")) | (digits == ord(" ")) | (digits == 0)).all(1)
+        for block in np.flatnonzero(likely & blocks.any(1)).tolist():
+            try:
+                tarfile.TarInfo.frombuf(blocks[block].tobytes(), "utf-8", "surrogateescape")
+            except tarfile.TarError:
+                continue
+            return int(place + block * size)
+        place += len(chunk)
+    return None
+
+
+def _holds_more_than_zeros(file: BinaryIO, start: int, end: int | None) -> bool:
+    file.seek(start)
+    while chunk := file.read(_SCANNED if end is None else min(_SCANNED, end - start)):
+        if chunk.count(0) < len(chunk):
+            return True
+        start += len(chunk)
+    return False
+
+
+def _label(file: BinaryIO, entry: tarfile.TarInfo, shard: str) -> str:
+    file.seek(entry.offset_data)
+    text = file.read(min(entry.size, _LONGEST_LABEL)).decode("utf-8", errors="replace")
     return label_name(text, f"{shard}/{entry.name}")
 
 
@@ -146,10 +232,13 @@ def _listing(content: Contents, classes: tuple[str, ...]) -> Listing:
         lambda i: open_bytes(_bytes(members[i])),
         lambda i: f"{members[i].shard}/{members[i].name}",
         content.ignored,
+        damage=tuple(content.damage),
     )
 
 
 def _bytes(member: Member) -> bytes:
+    if member.size > LARGEST_FILE:
+        raise Unreadable(f"it has {member.size / 2**20:,.0f} MiB, the limit is {LARGEST_FILE >> 20:,} MiB")
     with open(member.shard, "rb") as file:
         file.seek(member.offset)
         return file.read(member.size)

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from fasteraa.data.labels import Labels
 from fasteraa.errors import DataError, SplitError
+from fasteraa.runtime.documents import printable
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -33,11 +35,24 @@ def whole_and_split(name: str) -> tuple[str, str]:
     return (whole, split) if whole and split else (name, "train")
 
 
+@dataclass(frozen=True)
+class Broken:
+    """An image that was skipped, and why; fit to be printed."""
+
+    path: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", printable(self.path))
+        object.__setattr__(self, "reason", printable(self.reason))
+
+
 @dataclass(frozen=True, eq=False)
 class Listing:
     """One split: labels are known, images are read one at a time, by index, when somebody asks.
 
-    Columns instead of an object per image, because ImageNet has 1.28 million of them.
+    Columns instead of an object per image, because ImageNet has 1.28 million of them. Names of classes are fit to be
+    printed, whatever bytes a folder's name has.
     """
 
     classes: tuple[str, ...]
@@ -50,6 +65,13 @@ class Listing:
     # with masks, the image and its mask at once: a data set may cut both at random
     pair: Callable[[int], tuple[Image.Image, Any]] | None = None
     mask_names: tuple[str, ...] = ()  # of the classes in the masks, where they are known
+    damage: tuple[Broken, ...] = ()  # what could not even be listed
+    # uint8 (N, H, W, 3), all images, where nobody else needs them: their memory may become the set's own
+    own: NDArray[np.uint8] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(map(printable, self.classes)))
+        object.__setattr__(self, "mask_names", tuple(map(printable, self.mask_names)))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -74,6 +96,7 @@ class Listing:
             read=lambda i: self.read(int(index[i])),
             where=lambda i: self.where(int(index[i])),
             pair=None if pair is None else lambda i: pair(int(index[i])),
+            own=None,
         )
 
 
@@ -84,6 +107,9 @@ class Source:
     name: str
     splits: Mapping[str, Callable[[], Listing]]
     aside: tuple[str, ...] = ()  # folders that are no part of it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", printable(self.name))
 
     def listing(self, split: str) -> Listing:
         """The split of that name; `test` falls back on `val`, which is all that many folders have."""
@@ -103,7 +129,7 @@ class Source:
 
 @contextmanager
 def readable(what: object) -> Iterator[None]:
-    """A folder or table that the system refuses to read is the user's to mend, not a traceback."""
+    """A folder or table that the system refuses to read is the user's to fix, not a traceback."""
     try:
         yield
     except OSError as error:
@@ -121,4 +147,5 @@ def concatenate(first: Listing, second: Listing) -> Listing:
         lambda i: first.where(i) if i < n else second.where(i - n),
         threads=first.threads and second.threads,
         declared=first.declared,
+        damage=first.damage + second.damage,
     )

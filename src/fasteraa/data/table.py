@@ -7,7 +7,6 @@ folder. A file that is missing counts as a broken image.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +17,14 @@ from fasteraa.data.image_folder import file_listing, mask_file_listing
 from fasteraa.data.labels import label_name, natural_sort, number
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source, canonical_split
 from fasteraa.errors import DataError, choices_hint
+from fasteraa.runtime.documents import cut, parse_json, quoted
 
 COLUMNS = {
     "path": ("path", "file_name", "filename"), "label": ("label", "class"), "split": ("split",),
     "mask": ("mask", "mask_path"),
 }  # fmt: skip
+_LONGEST_PATH = 4096
+_LONGEST_LINE = 1 << 20  # characters of a row
 TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".jsonl", ".parquet"))
 
 
@@ -75,7 +77,9 @@ def _row(raw: Mapping[str, Any], file: Path, line: int) -> Row:
 def _path(raw: Mapping[str, Any], column: str, where: str) -> str:
     path = _cell(raw, column, where)
     if not isinstance(path, str) or not path.strip():
-        raise DataError(f"a {column} must be non-empty text, got {path!r} at {where}")
+        raise DataError(f"a {column} must be non-empty text, got {quoted(path)} at {where}")
+    if len(path) > _LONGEST_PATH:
+        raise DataError(f"a {column} must have at most {_LONGEST_PATH} characters, got {quoted(path)} at {where}")
     return path.strip()
 
 
@@ -84,16 +88,18 @@ def _cell(raw: Mapping[str, Any], column: str, where: str) -> Any:
         if name in raw:
             return raw[name]
     names = " or ".join(map(repr, COLUMNS[column]))
-    raise DataError(f"a column {names} is missing at {where}; found: {', '.join(map(str, raw)) or 'nothing'}")
+    raise DataError(f"a column {names} is missing at {where}; found: {cut(', '.join(map(str, raw))) or 'nothing'}")
 
 
 def _split(raw: Mapping[str, Any], where: str) -> str:
     if "split" not in raw:
         return "train"
-    word = str(raw["split"])
+    word = raw["split"] if isinstance(raw["split"], str) else quoted(raw["split"])
     if split := canonical_split(word):
         return split
-    raise DataError(f"unknown split {word!r} at {where}; {choices_hint(word, sum(SPLIT_NAMES.values(), ()))}")
+    raise DataError(
+        f"unknown split {quoted(word)} at {where}; {choices_hint(cut(word), sum(SPLIT_NAMES.values(), ()))}"
+    )
 
 
 def _csv(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -104,7 +110,7 @@ def _csv(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             for raw in reader:
                 yield reader.line_num, {str(key).strip(): value for key, value in raw.items() if key is not None}
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file} is not a CSV file in UTF-8: {error}") from error
+        raise DataError(f"{file} is not a CSV file in UTF-8: {cut(error)}") from error
 
 
 def _delimiter(header: str, file: Path) -> str:
@@ -115,20 +121,22 @@ def _delimiter(header: str, file: Path) -> str:
 
 
 def _jsonl(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Row by row: of ImageNet they have more than a hundred megabytes."""
+    line = 0
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        with open(file, encoding="utf-8-sig") as stream:
+            while text := stream.readline(_LONGEST_LINE):
+                line += 1
+                if len(text) == _LONGEST_LINE:
+                    raise DataError(f"a row must have at most {_LONGEST_LINE} characters, {file} row {line} has more")
+                if text.strip():
+                    yield line, _json_object(text, f"{file} row {line}")
     except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not a JSONL file in UTF-8: {error}") from error
-    for line, text in enumerate(lines, start=1):
-        if text.strip():
-            yield line, _json_object(text, f"{file} row {line}")
+        raise DataError(f"{file} is not a JSONL file in UTF-8 (row {line + 1})") from error
 
 
 def _json_object(text: str, where: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"not a JSON object at {where}: {error}") from error
+    value = parse_json(text, DataError, where)
     if not isinstance(value, dict):
         raise DataError(f"not a JSON object at {where}: got {type(value).__name__}")
     return value

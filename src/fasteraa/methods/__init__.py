@@ -19,6 +19,10 @@ METHODS = Registry(
         "faster-aa": "fasteraa.methods.faster_aa:FasterAA",
         "op-effects": "fasteraa.methods.op_effects:OpEffects",
         "published": "fasteraa.methods.published:Published",
+        "random": "fasteraa.methods.random:RandomSearch",
+        "randaugment": "fasteraa.methods.randaugment:RandAugmentGrid",
+        "fast-aa": "fasteraa.methods.fast_aa:FastAA",
+        "autoaugment": "fasteraa.methods.autoaugment:AutoAugment",
     },
 )
 DEFAULT_METHODS = ("faster-aa", "op-effects", "published")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from fasteraa.errors import ConfigError, FasterAAError, RunError
 from fasteraa.ops import Span, check_span, find, select
 from fasteraa.policy.policy import check_colour
+from fasteraa.runtime.documents import quoted, read_toml
 from fasteraa.runtime.settings import Settings, setting
 
 NORMS = ("none", "batch")
@@ -31,7 +31,7 @@ class SearchConfig(Settings):
 
     seed: int = setting(0, "Of everything random: the subset, the start, the order, all draws.", least=0, below=1 << 63)
     epochs: int | None = setting(
-        None, "Passes over the images (default: 20 as in the paper, but at least 300 steps).", least=1
+        None, "Passes over the images (default: 20 as in the paper, but at least 300 steps).", least=1, most=1_000_000
     )
     batch_size: int = setting(
         128,
@@ -47,12 +47,12 @@ class SearchConfig(Settings):
     )
     classes: int | None = setting(None, "Search on so many of the classes, chosen by the seed (default: all).", least=1)
     size: int | None = setting(
-        None, "Image side during the search (default: by the images; on a CPU at most 32).", least=8
+        None, "Image side during the search (default: by the images; on a CPU at most 32).", least=8, most=4096
     )
     ops: tuple[str, ...] | None = setting(None, "The operations to search over (default: all).")
     spans: Mapping[str, Span] = field(default_factory=dict, metadata={"about": "Operations with another span."})
-    sub_policies: int = setting(10, "L, the number of sub-policies.", least=1)
-    operation_count: int = setting(2, "K, the number of stages of a sub-policy.", least=1)
+    sub_policies: int = setting(10, "L, the number of sub-policies.", least=1, most=1000)
+    operation_count: int = setting(2, "K, the number of stages of a sub-policy.", least=1, most=100)
     chunk_size: int = setting(1, "Images that share a draw of the sub-policy (the paper: 8, on ImageNet 16).", least=1)
     choice_temperature: float = setting(0.05, "eta of the softmax over operations.", above=0)
     gate_temperature: float = setting(0.05, "lambda of the relaxed Bernoulli gates.", above=0)
@@ -109,7 +109,7 @@ class SearchConfig(Settings):
         kind = {"fill": int, "ops": str}.get(name)
         if kind is not None and value is not None and not all(type(each) is kind for each in value):
             words = "a whole number" if kind is int else "text"
-            raise ConfigError(f"{name} must be a list, each of it {words}, got {list(value)!r}")
+            raise ConfigError(f"{name} must be a list, each of it {words}, got {quoted(list(value))}")
         return value
 
 
@@ -152,13 +152,7 @@ def check_same(config: SearchConfig, old: Mapping[str, Any], where: Path, but: C
 
 def read_tables(path: Path) -> dict[str, Any]:
     """The tables of a TOML file: [search], and what a run keeps beside it."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"the config {str(path)!r} could not be read: {reason}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the config {str(path)!r} is not valid TOML: {error}") from error
+    return read_toml(path)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -167,7 +161,7 @@ def read_config(path: Path) -> dict[str, Any]:
     settings = content.get("search", content)
     beside = [key for key in content if key not in ("search", *BESIDE)] if "search" in content else []
     if not isinstance(settings, dict) or beside:
-        wrong = f"{beside[0]!r} beside it" if beside else f"search = {settings!r}"
+        wrong = f"{quoted(beside[0])} beside it" if beside else f"search = {quoted(settings)}"
         raise ConfigError(f"{str(path)!r} must hold the settings at the top level or all in [search], got {wrong}")
     if "run" not in content and "backbone" in settings:
         raise ConfigError(f"{str(path)!r} is of version 0.1: the setting backbone is called critic now")
@@ -181,7 +175,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _spans(value: Any) -> dict[str, Span]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"spans must be a table, got {value!r}")
+        raise ConfigError(f"spans must be a table, got {quoted(value)}")
     spans = {}
     for op, span in value.items():
         if isinstance(span, Span):
@@ -193,5 +187,5 @@ def _spans(value: Any) -> dict[str, Span]:
         ):
             spans[op] = Span(**span)
         else:
-            raise ConfigError(f"the span of {op!r} must have at_zero, at_one and unit, got {span!r}")
+            raise ConfigError(f"the span of {quoted(op, 60)} must have at_zero, at_one and unit, got {quoted(span)}")
     return spans

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fasteraa.errors import ConfigError
 from fasteraa.policy.policy import Policy
@@ -75,6 +75,11 @@ class Method(ABC):
 
     name: str
     trains = False  # True: it asks the runner for trainings, so it shares the time of the race
+
+    @classmethod
+    def reduced(cls) -> Self:
+        """With settings with which it takes seconds, for tests; its own where it is quick anyway."""
+        return cls()
 
     @abstractmethod
     def candidates(self, task: Task, budget: Budget, runner: Runner) -> Sequence[Candidate]:

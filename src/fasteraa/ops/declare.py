@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fasteraa.errors import PolicyError, choices_hint
+from fasteraa.runtime.documents import quoted
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -134,7 +135,7 @@ def op(
 def find(name: str) -> Op:
     """The operation of that name."""
     if name not in OPS:
-        raise PolicyError(f"unknown operation {name!r}: {choices_hint(name, OPS)}")
+        raise PolicyError(f"unknown operation {quoted(name, 80)}: {choices_hint(name, OPS)}")
     return OPS[name]
 
 

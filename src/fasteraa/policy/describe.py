@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fasteraa.ops import Span, find
 from fasteraa.policy.policy import Choice, Policy, Stage, SubPolicy
+from fasteraa.runtime.documents import cut
 
 _SHOWN = 3  # choices of a stage that are spelled out
 _PATTERNS = {
@@ -25,7 +26,7 @@ def describe(policy: Policy) -> str:
     total = sum(sub.weight for sub in policy.sub_policies)
     count, depth = len(policy.sub_policies), policy.depth
     subs, stages = ("sub-policy" if count == 1 else "sub-policies"), ("stage" if depth == 1 else "stages")
-    head = f"{policy.name}: {count} {subs}, up to {depth} {stages}, {policy.hash[:19]}"
+    head = f"{cut(policy.name)}: {count} {subs}, up to {depth} {stages}, {policy.hash[:19]}"
     lines = [
         f"{number:3d}. ({sub.weight / total:.0%}) {describe_sub_policy(policy, sub)}"
         for number, sub in enumerate(policy.sub_policies, 1)

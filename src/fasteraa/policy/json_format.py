@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fasteraa.errors import PolicyError, choices_hint
 from fasteraa.ops import Span
-from fasteraa.policy.parts import Choice, Strength, SubPolicy, tidy
+from fasteraa.policy.parts import Choice, Strength, SubPolicy, plain_span, tidy
+from fasteraa.runtime.documents import cut, parse_json, quoted
 
 if TYPE_CHECKING:
     from fasteraa.policy.policy import Policy
 
 FORMAT = "fasteraa-policy"
 VERSION = 1
+LARGEST_FILE = 16 << 20  # bytes
 _TOP = {
     "$schema", "format", "version", "name", "semantics", "interpolation", "fill", "hole_fill", "spans",
     "sub_policies", "strength", "provenance", "hash",
@@ -25,7 +28,6 @@ _TOP = {
 _SUB = {"weight", "stages"}
 _CHOICE = {"op", "weight", "probability", "magnitude", "value", "unit", "sign"}
 _SPAN = {"at_zero", "at_one", "unit"}
-_LARGEST = 1e9  # end of a span: far beyond any image
 _STRENGTH = {"passes", "magnitude", "probability"}
 
 
@@ -34,11 +36,30 @@ _STRENGTH = {"passes", "magnitude", "probability"}
 
 def write(policy: Policy) -> str:
     """The text of the file."""
-    content = {**_written(policy), "hash": policy.hash}
+    text = json.dumps({**_written(policy), "hash": policy.hash}, indent=1, allow_nan=False) + "\n"
+    if len(text) > LARGEST_FILE:
+        size, most = (f"{number / 2**20:,.0f} MiB" for number in (len(text), LARGEST_FILE))
+        raise PolicyError(
+            f"the policy {quoted(policy.name, 40)} takes {size} as a file, at most {most} can be read again"
+        )
+    return text
+
+
+def plain_provenance(provenance: Any) -> dict[str, Any]:
+    """As it is when it was written and read again."""
+    if not isinstance(provenance, Mapping):
+        raise PolicyError(f"the provenance of a policy must be a mapping, got {type(provenance).__name__}")
     try:
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
-        raise PolicyError(f"the provenance of a policy must hold plain values of JSON: {error}") from error
+        text = json.dumps({"provenance": dict(provenance)}, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PolicyError(f"the provenance of a policy must hold plain values of JSON: {cut(error)}") from error
+    plain: dict[str, Any] = parse_json(text, PolicyError, "the provenance of a policy")["provenance"]
+    return plain
+
+
+def plain_text(text: str) -> str:
+    """As it is when it was written and read again: JSON joins halves of a character that stand beside each other."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def hash_of(policy: Policy) -> str:
@@ -115,43 +136,31 @@ def read(text: str) -> Policy:
     _check_values(policy, content)
     if content.get("hash", policy.hash) != policy.hash:
         raise PolicyError(
-            f"the content does not match its hash ({policy.hash} against {content['hash']}): the file was changed; "
-            "remove the line with 'hash' to accept it as it is"
+            f"the content does not match its hash ({policy.hash} against {cut(content['hash'], 80)}): the file was "
+            "changed; remove the line with 'hash' to accept it as it is"
         )
     return policy
 
 
 def _parsed(text: str) -> dict[str, Any]:
     """The content of a document of our format, with the keys that it must and may have."""
-    try:
-        found = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise PolicyError(f"not a complete JSON document: {error}") from error
-    content = _expect_object(found, "a policy")
+    content = _expect_object(parse_json(text, PolicyError, "the policy", nan=False), "a policy")
     if content.get("format") != FORMAT:
-        raise PolicyError(f"this is no policy file: its 'format' must be {FORMAT!r}, got {content.get('format')!r}")
+        got = quoted(content.get("format"))
+        raise PolicyError(f"this is no policy file: its 'format' must be {FORMAT!r}, got {got}")
     if content.get("version") != VERSION:
-        raise PolicyError(f"unknown version {content.get('version')!r} of the policy format; choices: {VERSION}")
+        raise PolicyError(f"unknown version {quoted(content.get('version'))} of the policy format; choices: {VERSION}")
     _expect_keys(content, _TOP, {"sub_policies"}, "a policy")
     for key, known in (("semantics", "pillow-uint8"), ("interpolation", "nearest")):
         if content.get(key, known) != known:
-            raise PolicyError(f"unknown {key} {content[key]!r}; choices: {known}")
+            raise PolicyError(f"unknown {key} {quoted(content[key])}; choices: {known}")
     return content
 
 
-def _no_number(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
-
-
 def _read_span(name: str, span: Any) -> Span:
-    _expect_keys(_expect_object(span, f"the span of {name!r}"), _SPAN, _SPAN, f"the span of {name!r}")
-    for key in ("at_zero", "at_one"):
-        number = span[key]
-        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= _LARGEST:
-            raise PolicyError(
-                f"{key} must be a number, at most {_LARGEST:g}, got {number!r:.40} in the span of {name!r}"
-            )
-    return Span(**span)
+    where = f"the span of {quoted(name)}"
+    _expect_keys(_expect_object(span, where), _SPAN, _SPAN, where)
+    return plain_span(name, Span(**span))
 
 
 def _read_strength(strength: Any) -> Strength:
@@ -178,7 +187,7 @@ def _read_sub(sub: Any, number: int) -> SubPolicy:
 def _read_choice(choice: Any, where: str) -> Choice:
     _expect_keys(_expect_object(choice, where), _CHOICE, {"op"}, where)
     if not isinstance(choice["op"], str):
-        raise PolicyError(f"'op' must be the name of an operation, got {choice['op']!r} ({where})")
+        raise PolicyError(f"'op' must be the name of an operation, got {quoted(choice['op'])} ({where})")
     magnitude = choice.get("magnitude")
     arguments = {key: choice[key] for key in ("weight", "probability", "sign") if key in choice}
     try:
@@ -198,8 +207,8 @@ def _check_values(policy: Policy, content: dict[str, Any]) -> None:
                 for key in ("value", "unit"):
                     if written.get(key, meant.get(key)) != meant.get(key):
                         raise PolicyError(
-                            f"{key} {written[key]!r} contradicts magnitude {written.get('magnitude')!r}, which means "
-                            f"{meant.get(key)!r}, for op {choice.op!r} (sub-policy {number}, stage {k})"
+                            f"{key} {quoted(written[key])} contradicts magnitude {written.get('magnitude')!r}, which "
+                            f"means {meant.get(key)!r}, for op {choice.op!r} (sub-policy {number}, stage {k})"
                         )
 
 
@@ -218,7 +227,7 @@ def _expect_list(value: Any, what: str) -> list[Any]:
 def _expect_keys(value: dict[str, Any], known: set[str], needed: set[str], where: str) -> None:
     for key in value:
         if key not in known:
-            raise PolicyError(f"unknown key {key!r} in {where}: {choices_hint(key, sorted(known))}")
+            raise PolicyError(f"unknown key {quoted(key)} in {where}: {choices_hint(key, sorted(known))}")
     for key in sorted(needed):
         if key not in value:
             raise PolicyError(f"the key {key!r} is missing in {where}")

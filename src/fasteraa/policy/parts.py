@@ -8,11 +8,14 @@ from numbers import Integral, Real
 from typing import Any
 
 from fasteraa.errors import PolicyError
-from fasteraa.ops import find
+from fasteraa.ops import Span, find
+from fasteraa.runtime.documents import quoted
 
 SIGNS = ("random", "+", "-")
 MOST_PASSES = 8
 _MOST = 1e100  # of weights and scales: sums and products of them stay finite
+_LARGEST = 1e9  # end of a span: far beyond any image
+_ROUNDED = 1e-8  # so far from 1 are rounded shares in sum, at most
 Magnitude = float | tuple[float, float] | None
 
 
@@ -38,7 +41,7 @@ class Choice:
         sign = self.sign or "random" if row.signed else self.sign
         if sign not in (SIGNS if row.signed else (None,)):
             known = " or ".join(SIGNS) if row.signed else "absent: the operation has no direction"
-            raise PolicyError(f"sign must be {known}, got {self.sign!r} for op {self.op!r}")
+            raise PolicyError(f"sign must be {known}, got {quoted(self.sign)} for op {self.op!r}")
         self._set(sign=sign, magnitude=self._tidy_magnitude(has_magnitude=row.span is not None), **numbers)
 
     def _tidy_magnitude(self, has_magnitude: bool) -> Magnitude:
@@ -50,7 +53,9 @@ class Choice:
             _check_unit("magnitude", self.magnitude, self.op)
             return tidy(self.magnitude)
         if len(self.magnitude) != 2:
-            raise PolicyError(f"a range of magnitudes must be [low, high], got {self.magnitude!r} for op {self.op!r}")
+            raise PolicyError(
+                f"a range of magnitudes must be [low, high], got {quoted(self.magnitude)} for op {self.op!r}"
+            )
         for end in self.magnitude:
             _check_unit("magnitude", end, self.op)
         low, high = map(tidy, self.magnitude)
@@ -110,16 +115,15 @@ class Strength:
             )
         for share in passes:
             _check_weight(share, "a number of passes")
-        if not sum(passes) > 0:
-            raise PolicyError(f"passes must hold a positive share, got {list(passes)}")
+        shares = [float(share) for share in passes]
+        if not sum(shares) > 0:
+            raise PolicyError(f"passes must hold a positive share, got {shares}")
         for name in ("magnitude", "probability"):
             scale = getattr(self, name)
             if not 0 <= _number(scale) <= _MOST:
-                raise PolicyError(f"the scale of {name} must be a finite number of at least 0, got {scale!r}")
+                raise PolicyError(f"the scale of {name} must be a finite number of at least 0, got {quoted(scale)}")
             object.__setattr__(self, name, tidy(scale))
-        while len(passes) > 1 and not passes[-1]:
-            passes = passes[:-1]
-        object.__setattr__(self, "passes", tuple(tidy(share / sum(passes)) for share in passes))
+        object.__setattr__(self, "passes", _normal(shares))
 
     @property
     def plain(self) -> bool:
@@ -132,9 +136,24 @@ class Strength:
         return len(self.passes) - 1
 
 
+def _normal(shares: list[float]) -> tuple[float, ...]:
+    """In sum 1, each rounded, without zeros at the end.
+
+    Shares that were rounded before are kept as they are: divided by their sum and rounded again they would be others,
+    and a policy not the one that was saved.
+    """
+    total = math.fsum(shares)
+    if abs(total - 1) > _ROUNDED:
+        shares = [share / total for share in shares]
+    rounded = [tidy(share) for share in shares]
+    while not rounded[-1]:
+        rounded.pop()
+    return tuple(rounded)
+
+
 def tidy(number: float) -> float:
     """Nine significant digits: enough to bring any float32 back, few enough to be the same on every machine."""
-    return float(f"{number:.9g}")
+    return float(f"{float(number):.9g}") + 0.0  # zero has no sign
 
 
 def _number(value: Any) -> float:
@@ -149,18 +168,33 @@ def _number(value: Any) -> float:
 
 def _check_unit(what: str, number: Any, op: str) -> None:
     if not 0 <= _number(number) <= 1:
-        raise PolicyError(f"{what} must be in [0, 1], got {number!r} for op {op!r}")
+        raise PolicyError(f"{what} must be in [0, 1], got {quoted(number)} for op {op!r}")
 
 
 def _check_weight(weight: Any, where: str) -> None:
     if not 0 <= _number(weight) <= _MOST:
-        raise PolicyError(f"weight must be a finite number of at least 0, got {weight!r} for {where}")
+        raise PolicyError(f"weight must be a finite number of at least 0, got {quoted(weight)} for {where}")
+
+
+def plain_span(op: str, span: Span) -> Span:
+    """Its ends as numbers of Python, which a file gives back as they are."""
+    for name in ("at_zero", "at_one"):
+        number = getattr(span, name)
+        if not abs(_number(number)) <= _LARGEST:
+            raise PolicyError(
+                f"{name} must be a number, at most {_LARGEST:g}, got {quoted(number)} in the span of {quoted(op)}"
+            )
+    return Span(_plain(span.at_zero), _plain(span.at_one), span.unit)
+
+
+def _plain(number: Any) -> float:
+    return int(number) if isinstance(number, Integral) else float(number)
 
 
 def check_colour(what: str, colour: Any) -> tuple[int, int, int]:
     levels: tuple[Any, ...] = tuple(colour) if hasattr(colour, "__len__") and hasattr(colour, "__getitem__") else ()
     if len(levels) != 3 or not all(_is_level(level) for level in levels):
-        raise PolicyError(f"{what} must be three levels in 0..255, got {colour!r}")
+        raise PolicyError(f"{what} must be three levels in 0..255, got {quoted(colour)}")
     return int(levels[0]), int(levels[1]), int(levels[2])
 
 

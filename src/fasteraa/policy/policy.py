@@ -1,6 +1,7 @@
 """The frozen policy: a small, versioned, hashed JSON document that explains itself. Never imports torch.
 
-What it is made of is in `parts`, how it is read and written in `document`.
+What it is made of is in `parts`, how it is read and written in `json_format`. Whatever can be made can be saved, and is
+the same when it is loaded again: every number, name and note is brought into the form of the file when it is made.
 """
 
 from __future__ import annotations
@@ -16,8 +17,28 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fasteraa.errors import PolicyError
 from fasteraa.ops import Span, check_span, find
-from fasteraa.policy.json_format import FORMAT, VERSION, hash_of, read, write
-from fasteraa.policy.parts import MOST_PASSES, SIGNS, Choice, Magnitude, Stage, Strength, SubPolicy, check_colour
+from fasteraa.policy.json_format import (
+    FORMAT,
+    LARGEST_FILE,
+    VERSION,
+    hash_of,
+    plain_provenance,
+    plain_text,
+    read,
+    write,
+)
+from fasteraa.policy.parts import (
+    MOST_PASSES,
+    SIGNS,
+    Choice,
+    Magnitude,
+    Stage,
+    Strength,
+    SubPolicy,
+    check_colour,
+    plain_span,
+)
+from fasteraa.runtime.documents import quoted, read_text
 from fasteraa.runtime.files import write_atomic
 
 if TYPE_CHECKING:
@@ -45,16 +66,25 @@ class Policy:
     strength: Strength = field(default_factory=Strength)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise PolicyError(f"the name of a policy must be text, got {quoted(self.name)}")
+        object.__setattr__(self, "name", plain_text(self.name))
         object.__setattr__(self, "sub_policies", tuple(self.sub_policies))
+        if not all(isinstance(sub, SubPolicy) for sub in self.sub_policies):
+            kinds = {type(sub).__name__ for sub in self.sub_policies} - {"SubPolicy"}
+            raise PolicyError(f"a policy is made of sub-policies (SubPolicy), got {', '.join(sorted(kinds))}")
+        if not isinstance(self.strength, Strength):
+            raise PolicyError(f"the strength of a policy must be a Strength, got {quoted(self.strength)}")
         if not self.sub_policies or not sum(sub.weight for sub in self.sub_policies) > 0:
             raise PolicyError(
-                f"a policy must hold a sub-policy with a positive weight, {self.name!r} holds none "
+                f"a policy must hold a sub-policy with a positive weight, {quoted(self.name)} holds none "
                 "(for no augmentation use Policy.named('none'))"
             )
-        spans = {name: check_span(find(name), span) for name, span in self.spans.items()}
+        spans = {name: check_span(find(name), plain_span(name, span)) for name, span in sorted(self.spans.items())}
         object.__setattr__(self, "spans", {name: span for name, span in spans.items() if span != find(name).span})
         for what in ("fill", "hole_fill"):
             object.__setattr__(self, what, check_colour(what, getattr(self, what)))
+        object.__setattr__(self, "provenance", plain_provenance(self.provenance))
 
     def __hash__(self) -> int:
         return hash(self.hash)
@@ -146,7 +176,7 @@ class Policy:
             stages = tuple(stage for stage in kept if sum(choice.weight for choice in stage) > 0)
             subs.append(replace(sub, stages=stages))
         if self.depth and not any(sub.stages for sub in subs):
-            raise PolicyError(f"{self.name!r} without {', '.join(ops)} has no operation left")
+            raise PolicyError(f"{quoted(self.name)} without {', '.join(ops)} has no operation left")
         left_out = [op for op in ops if op in self.ops]
         name = f"{self.name} (without {', '.join(left_out)})" if left_out else self.name
         return replace(self, sub_policies=tuple(subs), name=name)
@@ -167,11 +197,7 @@ class Policy:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
         """Read a policy file; one that is damaged, or was changed without its hash, is refused."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise PolicyError(f"the policy file {str(path)!r} could not be read: {reason}") from error
+        text = read_text(path, PolicyError, most=LARGEST_FILE)
         try:
             return cls.from_json(text)
         except PolicyError as error:
@@ -309,12 +335,12 @@ def _shares(passes: Any) -> tuple[float, ...]:
     if isinstance(passes, SupportsIndex) and not isinstance(passes, bool) and not hasattr(passes, "__len__"):
         number = operator.index(passes)  # numpy's whole numbers, too
         if not 0 <= number <= MOST_PASSES:
-            raise PolicyError(f"passes must be in 0..{MOST_PASSES}, got {number}")
+            raise PolicyError(f"passes must be in 0..{MOST_PASSES}, got {quoted(number)}")
         return (0.0,) * number + (1.0,)
     if isinstance(passes, str | bytes | Mapping | Set) or not isinstance(passes, Iterable):
         raise PolicyError(
             f"passes must be a whole number in 0..{MOST_PASSES}, or a list of the shares of 0, 1, 2, ... passes, got "
-            f"{passes!r}"
+            f"{quoted(passes)}"
         )
     return tuple(passes)
 

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fasteraa.errors import RunError
-from fasteraa.runtime.files import write_atomic
+from fasteraa.runtime.documents import cut, quoted, read_json
+from fasteraa.runtime.files import sealed, unsealed, write_atomic
+
+_LARGEST = 4 << 20  # bytes
+_NUMBERS = {"seconds", "minutes", "count", "trainings", "epochs"}
+_MOST = 1e12
 
 
 class Decisions:
@@ -26,7 +31,7 @@ class Decisions:
         """What was decided before, or what is decided now, saved before anybody acts on it."""
         if name not in self.content:
             self.note(name, make())
-        return self.content[name]
+        return _Decision(self.content[name], self.file)
 
     def get(self, name: str) -> dict[str, Any]:
         return self.content.get(name, {})
@@ -43,22 +48,59 @@ class Decisions:
 
     def _save(self) -> None:
         if self.file is not None:
-            write_atomic(self.file, json.dumps({"of": self.of, **self.content}, indent=1) + "\n")
+            write_atomic(self.file, json.dumps(sealed({"of": self.of, **self.content}), indent=1) + "\n")
+
+
+class _Decision(dict[str, Any]):
+    """What is missing in it is the file's fault."""
+
+    def __init__(self, values: Mapping[str, Any], file: Path | None):
+        super().__init__(values)
+        self._file = file
+
+    def __missing__(self, name: str) -> Any:
+        raise damaged(self._file, f"{name!r} is missing")
+
+
+def check_decisions(file: Path) -> None:
+    """RunError if there is a file that cannot be used, whatever it is of."""
+    _content(file)
 
 
 def _read(file: Path, of: str) -> dict[str, dict[str, Any]]:
+    content = _content(file)
+    return {name: value for name, value in content.items() if name != "of"} if content.get("of") == of else {}
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """Empty if there is no file."""
     if not file.exists():
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content.pop("of") != of:
-            return {}
-        if not all(isinstance(value, dict) for value in content.values()):
-            raise ValueError("a decision is not an object")
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+        content = unsealed(read_json(file, most=_LARGEST), needed=True)
+    except RunError as error:
+        if isinstance(error.__cause__, OSError):  # it may be whole
+            raise
         raise damaged(file, error) from error
-    return dict(content)
+    except ValueError as error:
+        raise damaged(file, error) from error
+    if not isinstance(content.get("of"), str):
+        raise damaged(file, "'of' must be text")
+    for name, value in content.items():
+        if name == "of":
+            continue
+        if not isinstance(value, dict):
+            raise damaged(file, f"{cut(name)!r} is not an object")
+        for what in _NUMBERS & set(value):
+            if not _is_number(value[what]):
+                raise damaged(file, f"{what!r} of {cut(name)!r} must be a number, got {quoted(value[what], 40)}")
+    return content
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < _MOST
 
 
 def damaged(file: Path | None, error: object) -> RunError:
-    return RunError(f"the schedule {str(file)!r} cannot be read ({error}): remove it to plan the race again")
+    why = cut(str(error).removeprefix(repr(str(file))).strip())
+    return RunError(f"the schedule {str(file)!r} cannot be read ({why}): remove it to plan the race again")

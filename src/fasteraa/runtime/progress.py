@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fasteraa.runtime.documents import printable
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -62,7 +64,7 @@ class Lines(Silent):
         self._epochs = 0
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        print(printable(text, keep="\n"), flush=True)
 
     def start(self, epochs: int, steps: int, done: int) -> None:
         self._epochs = epochs
@@ -96,7 +98,7 @@ class Bar(Silent):
         self._epochs = 0
 
     def say(self, text: str) -> None:
-        self._bar.console.print(text, markup=False, highlight=False)
+        self._bar.console.print(printable(text, keep="\n"), markup=False, highlight=False)
 
     def start(self, epochs: int, steps: int, done: int) -> None:
         self._epochs = epochs

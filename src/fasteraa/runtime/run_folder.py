@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fasteraa.errors import RunError
-from fasteraa.runtime.files import explain_os_error, replacing, write_atomic
+from fasteraa.errors import ConfigError, RunError
+from fasteraa.runtime.checkpoint import load_checkpoint, save_checkpoint
+from fasteraa.runtime.documents import read_json, read_text, read_toml
+from fasteraa.runtime.files import explain_os_error, write_atomic
+
+_DIGEST = "# sha256 of these settings: "  # the last line of config.toml
+_FEW = 1 << 20  # bytes, of a file that holds some lines
 
 
 class RunFolder:
@@ -36,7 +43,7 @@ class RunFolder:
         self._check_is_folder()
         if self.config.exists() or self.checkpoint.exists():
             raise RunError(
-                f"the folder {str(self.path)!r} holds a run already: add --resume to go on with it, or choose another"
+                f"the folder {str(self.path)!r} holds a run already: add --resume to continue it, or choose another"
             )
         if left := [each.name for each in (self.policy, self.gradient, self.start, self.metrics) if each.exists()]:
             raise RunError(
@@ -61,65 +68,60 @@ class RunFolder:
     def asked_for(self) -> dict[str, str | None]:
         """What `keep_source` wrote; empty if there is nothing."""
         try:
-            found = json.loads(self.source.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            content = read_json(self.source, most=_FEW)
+        except RunError:
             return {}
-        pairs = found.items() if isinstance(found, dict) else ()
+        pairs = content.items() if isinstance(content, dict) else ()
         return {name: value for name, value in pairs if value is None or isinstance(value, str)}
 
+    # --- settings ------------------------------------------------------------------------------------------------
+
+    def write_config(self, text: str) -> None:
+        """config.toml, with a digest of its values: a line that is lost later must not be taken for a default."""
+        content = f"{text}\n{_DIGEST}{_digest_of(tomllib.loads(text))}\n"
+        if not self.config.exists() or read_text(self.config, ConfigError) != content:
+            write_atomic(self.config, content)
+
     def check_old(self) -> None:
-        """There must be a run to resume."""
+        """There must be a run to resume, with the settings it was begun with."""
         self._check_is_folder()
         if not self.config.exists():
             raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
-        if not self._has_run_table():
+        tables, lines = read_toml(self.config), read_text(self.config, ConfigError).splitlines()
+        digests = [line.removeprefix(_DIGEST).strip() for line in lines if line.startswith(_DIGEST)]
+        if not digests and "run" not in tables:  # it wrote the settings of its search alone
             raise RunError(
                 f"the run in {str(self.path)!r} is of version 0.1, which this version cannot resume: start another "
                 "(--out)"
             )
+        if digests != [_digest_of(tables)]:
+            raise RunError(
+                f"the settings in {str(self.config)!r} are not those that the run was begun with (they were edited, or "
+                "lines are lost): restore the file, or start another run (--out)"
+            )
 
-    def _has_run_table(self) -> bool:
-        """Version 0.1 wrote the settings of its search alone."""
-        try:
-            return "run" in tomllib.loads(self.config.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # whoever reads the settings says so
-            return True
+    # --- the gradient search -------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, state: dict[str, Any]) -> None:
-        with replacing(self.checkpoint) as partial:
-            import torch
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        save_checkpoint(self.checkpoint, state)
 
-            try:
-                torch.save(state, partial)
-            except RuntimeError as error:  # torch says so when a disk is full
-                raise OSError(28, f"the checkpoint could not be written ({error})") from error
-
-    def load_checkpoint(self, device: Any) -> dict[str, Any] | None:
-        """Tensors and plain values alone: nothing in the file is executed."""
-        if not self.checkpoint.exists():
-            return None
-        import torch
-
-        try:
-            state: dict[str, Any] = torch.load(self.checkpoint, map_location=device, weights_only=True)
-        except Exception as error:  # torch's own words are many, or a bare number
-            raise RunError(f"the checkpoint {str(self.checkpoint)!r} could not be read: is it damaged?") from error
-        return state
+    def load_checkpoint(
+        self, device: Any, fields: Mapping[str, Any] | None = None, *, mmap: bool = False, sealed: bool = True
+    ) -> dict[str, Any] | None:
+        """Tensors and plain values alone, with these fields: nothing in the file is executed."""
+        return load_checkpoint(self.checkpoint, device, fields or {}, mmap=mmap, sealed=sealed)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         with explain_os_error(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
-    def cut_metrics(self, epochs: int) -> None:
-        """Forget epochs that the checkpoint does not know: they are about to be run again."""
-        if self.metrics.exists():
-            kept = [line for line in self.metrics.read_text().splitlines() if _epoch_of(line) <= epochs]
-            write_atomic(self.metrics, "".join(line + "\n" for line in kept))
+    def write_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Those of a checkpoint: epochs that it does not know are about to be run again."""
+        content = "".join(json.dumps(row) + "\n" for row in rows)
+        if content or self.metrics.exists():
+            write_atomic(self.metrics, content)
 
 
-def _epoch_of(line: str) -> float:
-    """The epoch of a line of metrics; a line that a crash cut off belongs to no epoch that counts."""
-    try:
-        return float(json.loads(line)["epoch"])
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
+def _digest_of(tables: Mapping[str, Any]) -> str:
+    """Of values alone: comments may be added."""
+    return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()

@@ -17,10 +17,14 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 from fasteraa.errors import ConfigError, choices_hint
+from fasteraa.runtime.documents import quoted
 
 _WORDS: dict[type, str] = {
     int: "a whole number", float: "a number", bool: "true or false", str: "text", tuple: "a list", dict: "a table",
 }  # fmt: skip
+
+# what TOML does not allow as it is between quotation marks
+_ESCAPED = {chr(code): f"\\u{code:04x}" for code in (*range(32), 127)} | {"\\": "\\\\", '"': '\\"'}
 
 
 def setting(
@@ -30,10 +34,11 @@ def setting(
     least: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    most: int | None = None,
     choices: Sequence[str] | None = None,
 ) -> Any:
-    """A field: its help, and its limits (`least` <= value, `above` < value < `below`)."""
-    limits = {"least": least, "above": above, "below": below, "choices": choices}
+    """A field: its help, and its limits (`least` <= value <= `most`, `above` < value < `below`)."""
+    limits = {"least": least, "above": above, "below": below, "most": most, "choices": choices}
     return field(default=default, metadata={"about": about, **limits})
 
 
@@ -56,7 +61,7 @@ class Settings:
         """From plain values (TOML, JSON, flags); unknown names and wrong types are errors."""
         for name in settings:
             if name not in cls.fields():
-                raise ConfigError(f"unknown setting {name!r}: {choices_hint(str(name), cls.fields())}")
+                raise ConfigError(f"unknown setting {quoted(name, 60)}: {choices_hint(str(name)[:60], cls.fields())}")
         return cls(**settings)
 
     def plain(self) -> dict[str, Any]:
@@ -86,13 +91,16 @@ def converted(name: str, value: Any, kinds: set[Any]) -> Any:
     """The value as the field has it: whole numbers are numbers, lists are tuples, numpy's numbers are Python's."""
     if isinstance(value, list | tuple) and tuple in kinds:
         return tuple(value)
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        value = int(value) if int in kinds else float(value) if float in kinds else value
-    elif isinstance(value, Real) and not isinstance(value, bool) and float in kinds:
-        value = float(value)
+    try:
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            value = int(value) if int in kinds else float(value) if float in kinds else value
+        elif isinstance(value, Real) and not isinstance(value, bool) and float in kinds:
+            value = float(value)
+    except OverflowError as error:
+        raise ConfigError(f"{name} must be a number, got one of too many digits") from error
     if type(value) not in kinds:
-        wanted = " or ".join(_WORDS.get(kind, str(kind)) for kind in kinds if kind is not types.NoneType)
-        raise ConfigError(f"{name} must be {wanted}, got {value!r}")
+        words = " or ".join(_WORDS.get(kind, str(kind)) for kind in kinds if kind is not types.NoneType)
+        raise ConfigError(f"{name} must be {words}, got {quoted(value)}")
     return value
 
 
@@ -100,7 +108,9 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        if any("\ud800" <= char <= "\udfff" for char in value):
+            raise ConfigError(f"text must be Unicode, got {value!a:.200}")
+        return '"' + "".join(_ESCAPED.get(char, char) for char in value) + '"'
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return repr(value)
@@ -111,15 +121,17 @@ def _check(each: Field[Any], value: Any) -> None:
     if value is None or not limits:
         return
     if (choices := limits.get("choices")) is not None and value not in choices:
-        raise ConfigError(f"unknown {each.name} {value!r}: {choices_hint(str(value), choices)}")
+        raise ConfigError(f"unknown {each.name} {quoted(value, 60)}: {choices_hint(str(value)[:60], choices)}")
     least, above, below = (limits.get(name) for name in ("least", "above", "below"))
     if least is not None and not least <= value < math.inf:
-        raise ConfigError(f"{each.name} must be a number of at least {least:g}, got {value}")
+        raise ConfigError(f"{each.name} must be a number of at least {least:g}, got {quoted(value)}")
     if above is not None and not above < value < math.inf:
         words = "a positive number" if above == 0 else f"a number above {above:g}"
-        raise ConfigError(f"{each.name} must be {words}, got {value}")
+        raise ConfigError(f"{each.name} must be {words}, got {quoted(value)}")
+    if (most := limits.get("most")) is not None and not value <= most:
+        raise ConfigError(f"{each.name} must be at most {most}, got {quoted(value)}")
     if below is not None and not value < below:
-        raise ConfigError(f"{each.name} must be below {below:g}, got {value}")
+        raise ConfigError(f"{each.name} must be below {below:g}, got {quoted(value)}")
 
 
 @cache

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods.config import SearchConfig
-from fasteraa.runtime.files import write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.settings import Settings, setting, toml_value
 
@@ -110,4 +109,4 @@ def write_settings(folder: RunFolder, config: SearchConfig, race: RaceConfig | N
         text += "\n" + replace(race, train={}).toml("race")
         rows = "".join(f"{name} = {toml_value(value)}\n" for name, value in race.train.items())
         text += f"\n[train]\n{rows}" if rows else ""
-    write_atomic(folder.config, text)
+    folder.write_config(text)

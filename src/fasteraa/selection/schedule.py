@@ -80,9 +80,15 @@ def read_schedule(decisions: Decisions) -> Schedule:
         rounds = tuple(Round(**each) for each in content.pop("rounds", ()))
         lists = {name: tuple(content.pop(name)) for name in ("candidates", "repeats", "seeds")}
         schedule = Schedule(**lists, epochs=content["epochs"], rounds=rounds)
+        if not all(isinstance(label, str) for label in schedule.candidates):
+            raise ValueError("a label is not text")
+        if not all(type(each) is int and 0 <= each < 1 << 63 for each in (*schedule.repeats, *schedule.seeds)):
+            raise ValueError("repeats and seeds must be whole numbers")
+        if type(schedule.epochs) is not int or schedule.epochs < 1:
+            raise ValueError(f"epochs must be a positive number, got {schedule.epochs!r:.40}")
         if len(schedule.seeds) != sum(schedule.repeats) or len(rounds) > len(schedule.repeats):
             raise ValueError(f"{len(schedule.seeds)} seeds for {sum(schedule.repeats)} trainings, {len(rounds)} rounds")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(decisions.file, error) from error
     return schedule
 

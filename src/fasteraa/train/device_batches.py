@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import copy
 from typing import Protocol
 
 import torch
@@ -64,6 +65,12 @@ class DeviceFeed:
             labels = self.labels[index]
             for batch in zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True):
                 yield mixed(*batch, self.recipe, self.classes, generator)
+
+    def with_policy(self, policy: Policy) -> DeviceFeed:
+        """The same images under another policy."""
+        feed = copy(self)
+        feed.policy, feed.idle = policy, is_idle(policy)
+        return feed
 
     def augmented(self, images: Tensor, generator: Generator) -> Tensor:
         if self.recipe.order == "crop-first":

@@ -16,6 +16,9 @@ from fasteraa.train.job import TrainJob
 from fasteraa.train.trainer import make_network
 from fasteraa.train.worker_batches import MEASURED
 
+# Values that a network sees at once. A CPU should keep them in its caches: 1,665 images of 28x28 take `small` 66 ms in
+# parts of 128, 220 ms in one piece (two cores).
+_AT_ONCE = {"cuda": 2**25, "cpu": 2**18}
 Guess = Callable[[Tensor], Tensor]  # uint8 images (b, 3, H, W) on the device -> class numbers (b,)
 
 
@@ -31,10 +34,14 @@ def load_guess(file: Path, job: TrainJob, device: torch.device) -> Guess:
     network = network.to(device).eval()
     normalise = normalise_for(recipe, _images(train)).to(device)
 
-    @torch.no_grad()
-    def guess(images: Tensor) -> Tensor:
+    def some(images: Tensor) -> Tensor:
         logits: Tensor = network(normalise(centre(images, recipe.input_size).float() / 255))
         return logits.argmax(1)
+
+    @torch.no_grad()
+    def guess(images: Tensor) -> Tensor:
+        at_once = max(1, _AT_ONCE[device.type] // max(images[:1].numel(), 1))
+        return torch.cat([some(each) for each in torch.split(images, at_once)])
 
     return guess
 

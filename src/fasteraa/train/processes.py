@@ -20,10 +20,13 @@ from typing import Any
 import torch
 
 from fasteraa.errors import OutOfTime, RunError
+from fasteraa.train import trainer
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.split import Split
 from fasteraa.train.trainer import Until
 
+_STOP = -math.inf  # the moment at which to end: at once, not after the epoch
+_GRACE_S = 1.0  # for workers that are told so
 Work = Callable[[TrainJob, Until], Outcome]
 _BROKEN = (
     "a process that trained networks was ended from outside, perhaps for lack of memory: what was finished is kept; "
@@ -37,7 +40,8 @@ class Workers:
     def __init__(self, work: Work, splits: Sequence[Split], jobs: int, threads: int):
         self.splits = list(splits)
         context = torch.multiprocessing.get_context("spawn")
-        self._end = context.Value("d", math.inf)
+        # without a lock, which a process that was killed might hold for ever
+        self._end = context.Value("d", math.inf, lock=False)
         given = (work, self.splits, threads, self._end)
         self._jobs = jobs
         self._pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=given)
@@ -61,8 +65,11 @@ class Workers:
         try:
             for future in begun:
                 future.result()
-        except BrokenProcessPool as error:
-            raise RunError(_BROKEN) from error
+        except BaseException as error:
+            self._stop()
+            if isinstance(error, BrokenProcessPool):
+                raise RunError(_BROKEN) from error
+            raise
 
     def results(self, jobs: Sequence[TrainJob], until: float = math.inf) -> Iterator[tuple[TrainJob, Outcome]]:
         """Jobs with their outcomes, as they finish; those for which time ran out are left out."""
@@ -74,11 +81,25 @@ class Workers:
                 with suppress(OutOfTime):
                     yield waiting[future], future.result()
         except BaseException as error:
-            self._end.value = 0.0  # the others end after their epoch, with their state saved
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._stop()
             if isinstance(error, BrokenProcessPool):
                 raise RunError(_BROKEN) from error
             raise
+
+    def _stop(self) -> None:
+        """At once: who is told to stop keeps what can be kept quickly, who takes longer is ended.
+
+        Files are whole at any moment, so nothing but the last seconds of work is lost.
+        """
+        self._end.value = _STOP
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        latest = time.monotonic() + _GRACE_S
+        for process in processes:
+            process.join(max(0.0, latest - time.monotonic()))
+        for process in processes:
+            if process.is_alive():
+                process.kill()
 
     def _light(self, job: TrainJob) -> tuple[int, TrainJob]:
         """A job without its images, which the workers have."""
@@ -139,6 +160,7 @@ _mine: tuple[Work, list[Split], Any] | None = None  # of this process: what to d
 def _begin(work: Work, splits: list[Split], threads: int, end: Any) -> None:
     global _mine
     _mine = work, splits, end
+    setattr(trainer, "told_to_stop", lambda: end.value == _STOP)  # noqa: B010  (mypy minds an assignment)
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

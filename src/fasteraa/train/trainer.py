@@ -5,17 +5,18 @@ The last epoch is the result. Nothing is ever selected on test data.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from fasteraa.data.lazy_set import Images
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.nets import Backbone, build
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.checkpoint import load_checkpoint, misfit, save_checkpoint
 from fasteraa.runtime.device import explain_out_of_memory, find_device
 from fasteraa.runtime.files import replacing, write_atomic
 from fasteraa.runtime.seeds import seeded
@@ -39,9 +41,21 @@ from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.worker_batches import make_feed, plain_batches
 
 _WORTH_FUSING = 500  # steps of a run; by its own alone, so that no other run decides how it is calculated
-_SAVE_EVERY_S = 60.0  # checkpoints of a training run
+_FIRST_SAVE_S = 2.0  # of training before the first checkpoint: shorter runs need none
+_WORK_PER_SAVE = 20  # seconds of training between checkpoints, for each second that one takes
+_FINISH_S = 0.5  # an epoch that is nearly over is finished when a run is told to stop
+# what a checkpoint holds
+_STATE: dict[str, Any] = {
+    "run": str, "network": dict, "optimiser": dict, "epoch": int, "loss": float, "diverged": (int, NoneType),
+    "seconds": float, "share_seconds": float, "kernels": list,
+}  # fmt: skip
 Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
 Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
+
+
+def told_to_stop() -> bool:
+    """At once; replaced in a process that something else than a signal may end."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -164,6 +178,10 @@ def _outcome(group: Group, training: Training, held_out: Images, provenance: dic
     )
 
 
+class _Interrupted(Exception):
+    """In the middle of an epoch."""
+
+
 class Group:
     """Runs that are trained in lockstep (mostly one), and the loop that trains them."""
 
@@ -175,25 +193,34 @@ class Group:
         # without a reference back: what it holds (processes that read, GPU memory) is given back when it is let go
         self.step: Callable[[list[Batch]], Tensor] = partial(_plain_step, members)
         self.seconds, self.setup_seconds = 0.0, 0.0
+        self.stop: Callable[[], bool] = lambda: False  # asked before every step
+        self.began = 0.0  # the epoch
 
     def go(self, checkpoints: Sequence[Path | None], tell: Tell | None = None, until: Until | None = None) -> None:
-        """All epochs that are left. A signal or the time limit ends it after an epoch, with the state saved."""
+        """All epochs that are left. The time limit ends it after an epoch, with the state saved.
+
+        A signal ends it sooner where the epoch would take longer: then it continues from its last checkpoint.
+        """
         self._load(checkpoints)
         self.capture()
-        saved = time.monotonic()
+        save_next = time.monotonic() + _FIRST_SAVE_S
         with defer_signals() as caught:
+            self.stop = lambda: bool(caught) or told_to_stop()
             while self.epoch < self.epochs and any(member.diverged is None for member in self.members):
-                began = time.monotonic()
-                self.one_epoch()
+                self.began = began = time.monotonic()
+                try:
+                    self.one_epoch()
+                except _Interrupted:
+                    if caught:
+                        raise KeyboardInterrupt(caught[0]) from None
+                    raise OutOfTime(f"stopped in epoch {self.epoch + 1} of {self.epochs}") from None
                 self._count(time.monotonic() - began)
                 if tell is not None:
                     tell(self.epoch, self.epochs, self.members[0].loss)
                 unfinished = self.epoch < self.epochs
-                due = time.monotonic() - saved > _SAVE_EVERY_S and unfinished
-                late = until is not None and time.time() > until() and unfinished
-                if due or late or caught:
-                    self._save(checkpoints)
-                    saved = time.monotonic()
+                late = unfinished and ((until is not None and time.time() > until()) or told_to_stop())
+                if (time.monotonic() > save_next and unfinished) or late or caught:
+                    save_next = self._save(checkpoints)
                 if caught:
                     raise KeyboardInterrupt(caught[0])
                 if late:
@@ -217,6 +244,8 @@ class Group:
         with network_draws(epoch_seed(first.seed, self.epoch), self.device):
             feeds = [member.feed.epoch(self.epoch) for member in self.members]
             for number, batches in enumerate(zip(*feeds, strict=True)):
+                if self.stop() and self._rest_of_epoch(number) > _FINISH_S:
+                    raise _Interrupted
                 for member in self.members:
                     member.set_rate(self.epoch * first.feed.steps + number, first.feed.steps)
                 total += self.step(list(batches))
@@ -227,6 +256,10 @@ class Group:
             if member.diverged is None and not math.isfinite(mean):
                 member.diverged = self.epoch  # it keeps its place in the graph: to record another would take longer
 
+    def _rest_of_epoch(self, steps: int) -> float:
+        """Seconds, by those of the `steps` that are done."""
+        return (time.monotonic() - self.began) / max(steps, 1) * (self.members[0].feed.steps - steps)
+
     def _count(self, seconds: float) -> None:
         """Of an epoch: whose time it was, and what calculated it."""
         self.seconds += seconds
@@ -235,10 +268,14 @@ class Group:
             if self.kernels not in member.kernels:
                 member.kernels.append(self.kernels)
 
-    def _save(self, checkpoints: Sequence[Path | None]) -> None:
+    def _save(self, checkpoints: Sequence[Path | None]) -> float:
+        """Returns when the next one is due: the disk gets a small share of the time."""
+        began = time.monotonic()
         for member, path in zip(self.members, checkpoints, strict=True):
             if path is not None:
                 member.save(path, self.epoch, self.seconds)
+        ended = time.monotonic()
+        return ended + _WORK_PER_SAVE * (ended - began)
 
     def _load(self, checkpoints: Sequence[Path | None]) -> None:
         """Go on where all members stand."""
@@ -251,13 +288,14 @@ class Group:
             )
         for member, path, state in zip(self.members, checkpoints, states, strict=True):
             if state is not None:
+                assert path is not None
                 try:
                     member.take(state)
-                    self.epoch, self.seconds = state["epoch"], state["seconds"]
-                except (KeyError, ValueError, TypeError, RuntimeError) as error:
-                    raise RunError(
-                        f"the checkpoint {str(path)!r} is of another run: remove it to start anew"
-                    ) from error
+                except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+                    if isinstance(error, torch.OutOfMemoryError):
+                        raise
+                    raise misfit(path, error) from error
+                self.epoch, self.seconds = state["epoch"], state["seconds"]
 
 
 def _plain_step(members: Sequence[Training], batches: Sequence[Batch]) -> Tensor:
@@ -269,6 +307,7 @@ class Training:
 
     def __init__(self, data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
         self.recipe, self.device, self.seed = recipe, device, seed
+        self.identity = _identity(data, policy, recipe, seed)
         with seeded(seed):
             network = make_network(recipe, len(data.classes), min(data.size))
         self.network: Backbone = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -325,6 +364,7 @@ class Training:
 
     def save(self, path: Path, epoch: int, seconds: float) -> None:
         state = {
+            "run": self.identity,
             "network": self.network.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             **({} if self.averaged is None else {"averaged": self.averaged.state_dict()}),
@@ -335,10 +375,16 @@ class Training:
             "share_seconds": self.share_seconds,
             "kernels": self.kernels,
         }
-        with replacing(path) as partial:
-            torch.save(state, partial)
+        save_checkpoint(path, state)
 
     def take(self, state: dict[str, Any]) -> None:
+        """The state of a checkpoint; an error of some kind if it cannot be one of this run."""
+        if state["run"] != self.identity:
+            raise ValueError("other images, policy, settings or seed")
+        if not 0 <= state["epoch"] <= self.recipe.epochs:
+            raise ValueError(f"{state['epoch']} of {self.recipe.epochs} epochs")
+        if not all(0 <= state[name] < math.inf for name in ("seconds", "share_seconds")):
+            raise ValueError("its seconds must be numbers")
         self.network.load_state_dict(state["network"])
         rates = [group["lr"] for group in self.optimiser.param_groups]  # tensors, which loading would replace
         self.optimiser.load_state_dict(state["optimiser"])
@@ -346,8 +392,8 @@ class Training:
             group["lr"] = rate
         if self.averaged is not None:
             self.averaged.load_state_dict(state["averaged"])
-        self.loss, self.diverged = state["loss"], state.get("diverged")
-        self.share_seconds, self.kernels = state.get("share_seconds", state["seconds"]), state.get("kernels", [])
+        self.loss, self.diverged = state["loss"], state["diverged"]
+        self.share_seconds, self.kernels = state["share_seconds"], [str(each) for each in state["kernels"]]
 
     def tensors(self) -> list[Tensor]:
         """Everything a step changes; the optimiser's state only once it exists."""
@@ -363,21 +409,17 @@ def epochs_done(checkpoint: Path) -> int:
 
 
 def _epoch_of(state: dict[str, Any] | None) -> int:
-    return 0 if state is None else int(state.get("epoch", 0))
+    return 0 if state is None else int(state["epoch"])
 
 
 def _read(path: Path | None, device: torch.device, mmap: bool = False) -> dict[str, Any] | None:
-    """Tensors and plain values alone: nothing in the file is executed."""
-    if path is None or not path.exists():
-        return None
-    if not zipfile.is_zipfile(path):
-        raise RunError(f"{str(path)!r} is no checkpoint, or a damaged one: remove it to start anew")
-    try:
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
-    except Exception as error:
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise RunError(f"the checkpoint {str(path)!r} could not be read ({reason}): remove it to start anew") from error
-    return state
+    return None if path is None else load_checkpoint(path, device, _STATE, mmap=mmap)
+
+
+def _identity(data: Images, policy: Policy, recipe: TrainRecipe, seed: int) -> str:
+    """Whatever would make it another training."""
+    parts = (data.fingerprint, policy.hash, recipe.key, seed)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 @contextmanager

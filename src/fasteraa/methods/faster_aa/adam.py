@@ -67,8 +67,11 @@ class Adam:
             self.state[parameter] = {}
             if number in saved["state"]:
                 self._begin(parameter)
-                for name, value in saved["state"][number].items():
-                    self.state[parameter][name].copy_(value)
+                mine, theirs = self.state[parameter], saved["state"][number]
+                if {name: value.shape for name, value in mine.items()} != {n: v.shape for n, v in theirs.items()}:
+                    raise ValueError(f"the averages of parameter {number} do not fit")
+                for name, value in theirs.items():
+                    mine[name].copy_(value)
 
 
 def _like(parameter: Tensor, gradient: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import math
 import platform
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ from fasteraa._version import __version__
 from fasteraa.data import ImageSet
 from fasteraa.data.batches import Normalise
 from fasteraa.data.requirements import check_enough
-from fasteraa.errors import DataError, RunError, Stopped
-from fasteraa.methods.config import SearchConfig, check_same, settled
+from fasteraa.errors import DataError, FasterAAError, RunError, Stopped
+from fasteraa.methods.config import SearchConfig, check_same, make_config, settled
 from fasteraa.methods.faster_aa.fast_step import load_optimiser, make_step
 from fasteraa.methods.faster_aa.step import METRICS, soft_policy
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, choose_network, frozen_statistics, make_primitive
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.checkpoint import misfit
 from fasteraa.runtime.device import explain_out_of_memory, find_device, image_device
+from fasteraa.runtime.documents import cut
 from fasteraa.runtime.files import write_atomic
 from fasteraa.runtime.progress import Epoch, Progress, Silent
 from fasteraa.runtime.run_folder import RunFolder
@@ -32,6 +35,12 @@ from fasteraa.runtime.seeds import deterministic, seeded
 from fasteraa.runtime.signals import defer_signals
 
 _WORK_PER_SAVE = 20  # seconds of searching between checkpoints, for each second that one takes
+# what a checkpoint holds
+STATE: dict[str, type] = {
+    "critic": dict, "policy": dict, "critic_optimiser": dict, "policy_optimiser": dict, "generator": Tensor,
+    "order": Tensor, "epoch": int, "step_of_epoch": int, "sums": Tensor, "seconds": float, "epochs": list,
+    "trajectory": Tensor, "data": str, "backbone": str, "settings": dict,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,37 @@ def gradient_search(
         else:
             run.save_start()
     return run.go(seconds)
+
+
+def check_resumable(folder: RunFolder, config: Mapping[str, Any]) -> None:
+    """Before anything is changed: the checkpoint is whole, and the settings in config.toml are those it was made with.
+
+    Batches may be smaller there, where images are few.
+    """
+    state = folder.load_checkpoint(torch.device("cpu"), STATE, mmap=True)
+    if state is not None:
+        check_same(make_config(config), _settings(state, folder), folder.path, but=("batch_size",))
+
+
+def _settings(state: Mapping[str, Any], folder: RunFolder) -> dict[str, Any]:
+    try:
+        make_config(state["settings"])
+    except (FasterAAError, TypeError, ValueError, AttributeError) as error:
+        raise misfit(folder.checkpoint, error) from error
+    return dict(state["settings"])
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def _is_like(value: Tensor, shape: Sequence[int], kind: torch.dtype) -> bool:
+    return tuple(value.shape) == tuple(shape) and value.dtype == kind and _is_finite(value)
+
+
+def _is_finite(value: Tensor) -> bool:
+    return bool(torch.isfinite(value).all())
 
 
 def check_critic(config: SearchConfig) -> None:
@@ -222,7 +262,7 @@ class Run:
             if caught:
                 raise Stopped(
                     f"stopped by {caught[0].name} in epoch {self.epoch + 1}; everything is saved in "
-                    f"{str(self.folder.path)!r}: add --resume to go on",
+                    f"{str(self.folder.path)!r}: add --resume to continue",
                     caught[0],
                 )
             policy.save(self.folder.gradient)
@@ -279,37 +319,63 @@ class Run:
         self.save_next, self.saved_epoch = ended + _WORK_PER_SAVE * (ended - began), self.epoch
 
     def load(self) -> None:
-        """Go on where the checkpoint stands; a run that never got to one starts anew."""
+        """Continue where the checkpoint stands; a run that never got to one starts again."""
         assert self.folder is not None
-        state = self.folder.load_checkpoint(self.device)
-        for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
-            if state is not None and state[what] != mine:
-                raise RunError(
-                    f"the run in {str(self.folder.path)!r} had other {what} ({state[what][:16]}, now {mine[:16]}): "
-                    "resume it with the source and the settings it was started with"
-                )
+        state = self.folder.load_checkpoint(self.device, STATE)
         if state is None:
             self.save_start()
+            self.folder.write_metrics([])
             return
-        check_same(self.config, state["settings"], self.folder.path)
+        for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
+            if state[what] != mine:
+                raise RunError(
+                    f"the run in {str(self.folder.path)!r} had other {what} ({cut(state[what], 16)}, now {mine[:16]}): "
+                    "resume it with the source and the settings it was started with"
+                )
+        check_same(self.config, _settings(state, self.folder), self.folder.path)
         if state["epoch"] > self.planned:
             raise RunError(
                 f"the run in {str(self.folder.path)!r} has {state['epoch']} epochs behind it, more than epochs = "
                 f"{self.planned}"
             )
+        try:
+            self._take(state)
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise misfit(self.folder.checkpoint, error) from error
+        self.saved_epoch = self.epoch
+        self.folder.write_metrics([asdict(row) for row in self.epochs])
+        done = self.epoch >= self.planned
+        self.progress.say("the search was finished" if done else f"resuming at epoch {self.epoch + 1}")
+
+    def _take(self, state: dict[str, Any]) -> None:
+        """The state of a checkpoint; an error of some kind if it cannot be one of this run."""
+        self.epochs = [Epoch(**row) for row in state["epochs"]]
+        self.epoch, self.step_of_epoch, self.seconds = state["epoch"], state["step_of_epoch"], state["seconds"]
+        _expect(0 <= self.epoch == len(self.epochs), "it must hold a row for each epoch")
+        for number, row in enumerate(self.epochs, 1):
+            numbers = [type(value) in (int, float) and math.isfinite(value) for value in asdict(row).values()]
+            _expect(row.epoch == number and all(numbers), "a row of its epochs is none")
+        _expect(0 <= self.step_of_epoch < self.steps_per_epoch, "its step must be one of an epoch")
+        _expect(0 <= self.seconds < math.inf, "its seconds must be a number")
+        shape = (self.epoch + 1, *self.trajectory[0].shape)
+        _expect(_is_like(state["trajectory"], shape, torch.float32), "its trajectory does not fit")
+        _expect(_is_like(state["sums"], self.sums.shape, self.sums.dtype), "its sums do not fit")
+        order = state["order"]
+        if self.step_of_epoch:
+            whole = torch.arange(len(self.labels), device=order.device)
+            _expect(_is_like(order, whole.shape, whole.dtype), "its order does not fit")
+            _expect(torch.equal(order.sort().values, whole), "its order must name each image once")
+        for name in ("critic", "policy"):
+            _expect(all(map(_is_finite, state[name].values())), f"its {name} must hold numbers")
         self.step.critic.load_state_dict(state["critic"])
         self.policy.load_state_dict(state["policy"])
         load_optimiser(self.step.critic_optimiser, state["critic_optimiser"])
         load_optimiser(self.step.policy_optimiser, state["policy_optimiser"])
         self.generator.set_state(state["generator"].cpu())
-        self.order, self.sums = state["order"], state["sums"]
-        self.epoch, self.step_of_epoch, self.seconds = state["epoch"], state["step_of_epoch"], state["seconds"]
-        self.saved_epoch = self.epoch
-        self.epochs = [Epoch(**row) for row in state["epochs"]]
+        self.order, self.sums = order, state["sums"]
         self.trajectory = list(state["trajectory"].cpu())
-        self.folder.cut_metrics(self.epoch)
-        done = self.epoch >= self.planned
-        self.progress.say("the search was finished" if done else f"resuming at epoch {self.epoch + 1}")
 
     def describe_data(self) -> None:
         assert self.folder is not None

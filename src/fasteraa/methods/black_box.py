@@ -1,0 +1,120 @@
+"""What black-box methods share: what a budget pays for, and candidates that no image judges which helped to make them.
+
+Such a method tries policies on folds and keeps the best. Measured again on the same held-out images, the best would
+seem better than they are. So what races on a fold is made, in the same way, of what was tried on the other folds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+from fasteraa.methods.method import Budget, Candidate
+from fasteraa.methods.op_effects import LONG
+from fasteraa.methods.task import Task
+from fasteraa.policy.named import named
+from fasteraa.policy.policy import Policy
+from fasteraa.runtime.settings import Settings
+from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.recipe import epochs_words
+from fasteraa.train.runner import Runner
+
+FOLDS = 2  # on so many a method must have tried policies: what races on one is made of what was tried on the others
+FEWEST = 6  # trainings; of fewer the best says nothing
+
+
+class Tried(NamedTuple):
+    """A policy and how it did on a fold; a lower score is better."""
+
+    policy: Policy
+    fold: str
+    score: float
+
+
+# --- what a budget pays for ------------------------------------------------------------------------------------------
+
+
+def plan(task: Task, name: str, settings: Settings, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """What a clock decided for a method, or decides now; for other settings it decides again."""
+    given = settings.plain()
+    if task.decisions.get(name).get("settings", given) != given:
+        task.decisions.forget(name)
+    return task.decisions.decide(name, lambda: {**make(), "settings": given})
+
+
+def payable_trainings(task: Task, budget: Budget, runner: Runner, most: int) -> dict[str, int]:
+    """Up to `most` trainings of the shortest informative length; what is left over makes them longer.
+
+    None where those are too few.
+    """
+    least = task.informative_epochs()
+    longest = min(task.recipe.epochs, int(LONG * least))
+    if budget.trainings is not None:
+        count, epochs = min(budget.trainings, most), longest
+    else:
+        epoch = epoch_seconds(task, runner)
+        count = math.floor(min(most, budget.seconds / (least * epoch)))
+        epochs = math.floor(min(longest, budget.seconds / (max(count, 1) * epoch)))
+    return {"trainings": count, "epochs": epochs} if count >= FEWEST else {"trainings": 0, "epochs": least}
+
+
+def epoch_seconds(task: Task, runner: Runner) -> float:
+    """Of one training on a fold; as many as there are folds share the device."""
+    jobs = [task.job("uniform", named("uniform"), fold=fold, seed=0) for fold in range(len(task.folds))]
+    return max(runner.estimate(jobs) / (len(jobs) * task.recipe.epochs), 1e-9)
+
+
+def too_little(task: Task, name: str, trainings: int, epochs: int) -> list[Candidate]:
+    """No candidates, and why."""
+    task.say(f"{name}: no policies, its share of the race must pay for {trainings} trainings of {epochs_words(epochs)}")
+    return []
+
+
+# --- what was tried --------------------------------------------------------------------------------------------------
+
+
+def tried_by(jobs: Sequence[TrainJob], outcomes: Mapping[str, Outcome]) -> list[Tried]:
+    """By the loss on held-out images; a policy of which a training failed was not tried at all.
+
+    What is less than one image of all adds is luck.
+    """
+    failed = {job.policy.hash for job in jobs if job.key not in outcomes or outcomes[job.key].failed}
+    return [
+        Tried(job.policy, job.split.name, max(outcomes[job.key].loss, 1 / len(job.split.held_out)))
+        for job in jobs
+        if job.policy.hash not in failed
+    ]
+
+
+def best_first(tried: Sequence[Tried]) -> list[Policy]:
+    """By the mean of their scores, each less the median of its fold: some images are harder than others."""
+    folds = dict.fromkeys(each.fold for each in tried)
+    level = {fold: median(each.score for each in tried if each.fold == fold) for fold in folds}
+    scores: dict[str, list[float]] = {}
+    for each in tried:
+        scores.setdefault(each.policy.hash, []).append(each.score - level[each.fold])
+    policies = {each.policy.hash: each.policy for each in tried}
+    return sorted(policies.values(), key=lambda policy: fmean(scores[policy.hash]))
+
+
+Make = Callable[[Sequence[Tried]], Mapping[str, Policy]]  # labels and policies, the best guess first
+
+
+def candidates_of(tried: Sequence[Tried], make: Make) -> list[Candidate]:
+    """What is made of everything, and for each fold what is made of the others; one of those that came out the same."""
+    folds = dict.fromkeys(each.fold for each in tried)
+    if len(folds) < FOLDS:
+        return []
+    policies = make(tried)
+    without = {fold: make([each for each in tried if each.fold != fold]) for fold in folds}
+    distinct = {policies[label].hash: label for label in reversed(list(policies))}.values()
+    scores = [[each.fold, each.score] for each in tried]
+    return [
+        Candidate(
+            label, policy, on_folds={fold: made[label] for fold, made in without.items()}, details={"tried": scores}
+        )
+        for label, policy in policies.items()
+        if label in distinct and all(label in made for made in without.values())
+    ]

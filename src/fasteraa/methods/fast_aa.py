@@ -1,0 +1,276 @@
+"""Fast AutoAugment (Lim et al., 2019): policies whose images a network that was trained without them still recognises.
+
+A network is trained on each fold without a policy. Then TPE looks for policies with which it still recognises the
+fold's held-out images: one of five augmented passes must be right. The ten best policies of every fold are
+concatenated. No network is trained with a policy, so a trial costs an inference.
+
+The folds are those of the race, so what races on a fold is made of the trials on the others. The paper has five splits
+with 40 % held out each, draws probability and magnitude from an interval (here: 11 and 10 steps), and takes TPE from
+hyperopt (here: Optuna).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Generator
+
+from fasteraa.errors import ConfigError
+from fasteraa.methods.black_box import Tried, candidates_of, epoch_seconds, plan, too_little
+from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.op_effects import LONG
+from fasteraa.methods.space import Code, Space, concatenated, space_of
+from fasteraa.methods.task import Task
+from fasteraa.policy.named import named
+from fasteraa.policy.policy import Policy
+from fasteraa.runtime.device import find_device
+from fasteraa.runtime.files import explain_os_error, write_atomic
+from fasteraa.runtime.settings import Settings, setting
+from fasteraa.train.device_batches import DeviceFeed
+from fasteraa.train.guess import Guess, load_guess
+from fasteraa.train.job import TrainJob
+from fasteraa.train.recipe import epochs_words
+from fasteraa.train.runner import Runner, Say, run_jobs
+
+_NETWORKS_SHARE = 0.5  # of the budget, at most
+_STEP_COST = 3  # forward and backward, in forward passes
+_LINE_EVERY = 50  # trials, of progress
+_AT_ONCE = {"cuda": 2**27, "cpu": 2**22}  # values that are augmented at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastAASettings(Settings):
+    """`about` of each field is its help."""
+
+    trials: int = setting(200, "Policies that are tried on each fold, at most.", least=1)
+    passes: int = setting(5, "An image is recognised if it is in one of so many augmented passes.", least=1)
+    kept: int = setting(10, "The best so many policies of each fold are concatenated.", least=1)
+
+
+class FastAA(Method):
+    """The best policies of all folds, concatenated: ten of each, and one of each."""
+
+    name = "fast-aa"
+    trains = True
+
+    def __init__(self, settings: FastAASettings | None = None):
+        if find_spec("optuna") is None:
+            raise ConfigError("the method fast-aa needs Optuna: pip install 'fasteraa[fast-aa]'")
+        self.settings = settings or FastAASettings()
+
+    @classmethod
+    def reduced(cls) -> Self:
+        return cls(FastAASettings(trials=12, passes=2, kept=2))
+
+    def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
+        space, settings = space_of(task.config), self.settings
+        if space is None:
+            return []
+        planned = plan(task, self.name, settings, lambda: payable_trials(task, budget, runner, settings))
+        if not planned["trials"]:
+            return too_little(task, self.name, len(task.folds) + 1, planned["epochs"])
+        jobs = clean_jobs(task, planned["epochs"])
+        what = f"{len(jobs)} networks of {epochs_words(planned['epochs'])} of {task.recipe.network}"
+        task.say(f"fast-aa: {what}, then up to {planned['trials']} trials with each")
+        outcomes = run_jobs(runner, jobs)
+        tried: list[Tried] = []
+        for job in [job for job in jobs if job.key in outcomes and not outcomes[job.key].failed]:
+            scorer = Scorer(job, runner.cache.network(job), settings.passes, find_device(task.device))
+            journal = Journal.of(runner.cache.folder / "trials", job, space, settings)
+            seconds = planned.get("trial_seconds", math.inf)
+            trials = search(space, scorer, journal, planned["trials"], seconds, job.seed, task.say)
+            tried += [Tried(space.decode(each.code), job.split.name, each.error) for each in trials]
+        return candidates_of(tried, self.best)
+
+    def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
+        kept = {"fast-aa": self.settings.kept, "fast-aa-best": 1}
+        return {label: concatenated(best_of_folds(tried, count), label) for label, count in kept.items()}
+
+
+def best_of_folds(tried: Sequence[Tried], count: int) -> list[Policy]:
+    """The best so many of each fold."""
+    folds = dict.fromkeys(each.fold for each in tried)
+    ranked = sorted(tried, key=lambda each: each.score)
+    return [each.policy for fold in folds for each in [each for each in ranked if each.fold == fold][:count]]
+
+
+# --- the networks ----------------------------------------------------------------------------------------------------
+
+
+def payable_trials(task: Task, budget: Budget, runner: Runner, settings: FastAASettings) -> dict[str, Any]:
+    """Networks first, of at least the shortest informative length; what is left pays for trials.
+
+    Where trainings are counted, a trial counts as much as its forward passes.
+    """
+    folds, least = len(task.folds), task.informative_epochs()
+    longest = min(task.recipe.epochs, int(LONG * least))
+    if budget.trainings is not None:
+        of_training = _STEP_COST * longest * task.train_images / (settings.passes * len(task.folds[0].held_out))
+        trials = min(settings.trials, math.floor(max(budget.trainings - folds, 0) * of_training / folds))
+        cost = folds + math.ceil(folds * trials / of_training) if trials else 0
+        return {"trainings": cost, "epochs": longest, "trials": trials}
+    epoch = epoch_seconds(task, runner)
+    epochs = math.floor(min(longest, _NETWORKS_SHARE * budget.seconds / (folds * epoch)))
+    if epochs < least:
+        return {"trainings": 0, "epochs": least, "trials": 0}
+    limit = {} if budget.seconds == math.inf else {"trial_seconds": budget.seconds / folds - epochs * epoch}
+    return {"trainings": folds, "epochs": epochs, "trials": settings.trials, **limit}
+
+
+def clean_jobs(task: Task, epochs: int) -> list[TrainJob]:
+    """A network on each fold, trained without a policy."""
+    folds = range(len(task.folds))
+    jobs = [task.job("none", named("none"), fold=fold, seed=task.seed + fold, epochs=epochs) for fold in folds]
+    return [replace(job, keep_network=True) for job in jobs]
+
+
+class Scorer:
+    """How many of a fold's held-out images its network does not recognise when a policy augments them."""
+
+    def __init__(self, job: TrainJob, network: Path, passes: int, device: torch.device):
+        self.fold, self.passes, self.device = job.split.name, passes, device
+        self.guess: Guess = load_guess(network, job, device)
+        self.feed = DeviceFeed(job.split.held_out, named("none"), job.recipe, 0, device)  # type: ignore[arg-type]
+        self.at_once = max(1, _AT_ONCE[device.type] // (passes * self.feed.images[0].numel()))
+
+    def error(self, policy: Policy, seed: int) -> float:
+        """The share of images that are not recognised in any pass. All passes of some images go at once."""
+        feed, generator = self.feed.with_policy(policy), Generator(self.device).manual_seed(seed)
+        right = torch.zeros((), device=self.device)
+        pieces = (torch.split(each, self.at_once) for each in (feed.images, feed.labels))
+        for images, labels in zip(*pieces, strict=True):
+            seen = feed.augmented(images.to(self.device).repeat(self.passes, 1, 1, 1), generator)
+            hits = self.guess(seen).view(self.passes, -1) == labels
+            right += hits.any(0).sum()
+        return 1 - float(right) / len(feed.images)
+
+
+# --- the trials ------------------------------------------------------------------------------------------------------
+
+
+class Trial(NamedTuple):
+    """A policy by its code, the share of images that it makes unrecognisable, and what that took to find out."""
+
+    code: Code
+    error: float
+    seconds: float
+
+
+class Journal:
+    """The trials of a fold, a line of JSON each, written as soon as one is finished."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    @classmethod
+    def of(cls, folder: Path, job: TrainJob, space: Space, settings: FastAASettings) -> Journal:
+        """One for whatever would make it other trials."""
+        parts = (job.key, str(space), settings.passes, job.seed)
+        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        return cls(folder / f"fast-aa-{job.seed}-{key}.jsonl")
+
+    def read(self) -> list[Trial]:
+        """Up to a line that a crash cut off, which is forgotten."""
+        trials: list[Trial] = []
+        text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
+        for line in text.splitlines():
+            try:
+                code, error, seconds = json.loads(line)
+                trials.append(Trial(tuple(map(int, code)), float(error), float(seconds)))
+            except (ValueError, TypeError):
+                break
+        whole = "".join(json.dumps(trial) + "\n" for trial in trials)
+        if text != whole:
+            write_atomic(self.file, whole)
+        return trials
+
+    def append(self, trial: Trial) -> None:
+        with explain_os_error(self.file):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(trial) + "\n")
+
+
+def search(
+    space: Space, scorer: Scorer, journal: Journal, count: int, seconds: float, seed: int, say: Say
+) -> list[Trial]:
+    """TPE, until there are so many trials or they have taken so many seconds; those in the journal count."""
+    trials = journal.read()[:count]
+    tpe = Tpe(space, trials)
+    while len(trials) < count and (not trials or sum(each.seconds for each in trials) < seconds):
+        began, seed_of_trial = time.monotonic(), trial_seed(seed, len(trials))
+        code = tpe.ask(seed_of_trial)
+        error = scorer.error(space.decode(code), seed_of_trial)
+        tpe.tell(error)
+        trials.append(Trial(code, error, time.monotonic() - began))
+        journal.append(trials[-1])
+        if len(trials) % _LINE_EVERY == 0 and len(trials) < count:
+            say(f"fast-aa, {scorer.fold}: {_words(trials)}")
+    say(f"fast-aa, {scorer.fold}: {_words(trials)} ({100 * scorer.error(named('none'), seed):.1f} % without a policy)")
+    return trials
+
+
+def _words(trials: Sequence[Trial]) -> str:
+    count = f"{len(trials)} trial{'s' * (len(trials) > 1)} in {sum(each.seconds for each in trials):.0f} s"
+    return f"{count}, the best leaves {100 * min(each.error for each in trials):.1f} % unrecognised"
+
+
+def trial_seed(seed: int, number: int) -> int:
+    """Below 2^32, as numpy needs it."""
+    return int(hashlib.sha256(f"{seed} {number}".encode()).hexdigest()[:8], 16)
+
+
+class Tpe:
+    """Optuna's TPE over codes. It draws by the seed of each trial, so that it continues as if it had not stopped."""
+
+    def __init__(self, space: Space, trials: Sequence[Trial]):
+        import optuna
+
+        self.optuna: Any = optuna
+        kinds = optuna.distributions
+        self.distributions = {
+            name: kinds.CategoricalDistribution(range(size))
+            if name.endswith("op")
+            else kinds.IntDistribution(0, size - 1)
+            for name, size in zip(space.names, space.sizes, strict=True)
+        }
+        with self._quiet():
+            self.study = optuna.create_study()  # towards less
+        for trial in trials:
+            params = dict(zip(self.distributions, trial.code, strict=True))
+            self.study.add_trial(
+                optuna.trial.create_trial(params=params, distributions=self.distributions, value=trial.error)
+            )
+
+    def ask(self, seed: int) -> Code:
+        with self._quiet():
+            # both are said: their defaults are others in Optuna 4 and 5
+            self.study.sampler = self.optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
+            self._asked = self.study.ask(self.distributions)
+        return tuple(self._asked.params[name] for name in self.distributions)
+
+    def tell(self, error: float) -> None:
+        self.study.tell(self._asked, error)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Without its greetings, and without the warning that these options are new in Optuna 4."""
+        before = self.optuna.logging.get_verbosity()
+        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)
+                yield
+        finally:
+            self.optuna.logging.set_verbosity(before)
