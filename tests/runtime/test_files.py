@@ -70,7 +70,7 @@ def test_it_is_on_disk_before_it_takes_the_place(file, monkeypatch):
 
 
 def test_threads_do_not_write_into_each_others_files(file):
-    contents, barrier = [f"{letter}" * 200_000 for letter in "abcd"], threading.Barrier(4)
+    contents, barrier = [f"{letter}" * 200_000 for letter in "abcd"], threading.Barrier(4, timeout=20)
 
     def write(content):
         for _ in range(5):
@@ -87,7 +87,7 @@ def test_threads_do_not_write_into_each_others_files(file):
 
 
 def test_two_threads_at_once_have_a_partial_file_each(file):
-    partials, barrier = [], threading.Barrier(2)
+    partials, barrier = [], threading.Barrier(2, timeout=20)
 
     def write(content):
         with replacing(file) as partial:
