@@ -17,6 +17,7 @@ from fasteraa.methods.op_effects import OpEffects
 from fasteraa.methods.published import Published
 from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
+from fasteraa.runtime.files import sealed
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection import pipeline
 from fasteraa.selection.config import RaceConfig
@@ -420,12 +421,14 @@ def test_runs_of_another_race_in_the_folder_are_not_run_again(scripted, tmp_path
     assert [len(runner.trained) for runner in scripted.made] == [6, 0]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"off": "x"}', '{"of": 3, "race": 3}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"off": "x"}', {"race": 3}, {"images": {}}, {"setup": {"seconds": "x"}}]
+)
 def test_a_damaged_schedule_is_named(scripted, tmp_path, content):
     run([Proposes(*TWO)], folder=tmp_path)
     file = tmp_path / "race" / "schedule.json"
     of = json.loads(file.read_text())["of"]
-    file.write_text(content.replace("3,", f'"{of}",'))
+    file.write_text(content if isinstance(content, str) else json.dumps(sealed({"of": of, **content})))
     with pytest.raises(RunError, match=r"schedule\.json' cannot be read .*: remove it to plan the race again"):
         run([Proposes(*TWO)], folder=tmp_path)
     file.unlink()
@@ -436,8 +439,8 @@ def test_the_schedule_of_another_version_is_that_of_another_race(scripted, tmp_p
     """It may lack what there is now, or have what there is not."""
     (tmp_path / "race").mkdir()
     file = tmp_path / "race" / "schedule.json"
-    for old in ('{"of": "x", "rounds": []}', '{"of": "x", "race": {"of": 3}, "later": 1}'):
-        file.write_text(old)
+    for old in ({"of": "x"}, {"of": "x", "race": {"of": 3}, "later": {}}):
+        file.write_text(json.dumps(sealed(old)))
         assert len(run([Proposes(*TWO)], folder=tmp_path).race.rounds) == 3
         assert json.loads(file.read_text())["of"] != "x"
 

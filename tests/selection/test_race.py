@@ -11,11 +11,12 @@ from fasteraa.errors import ConfigError, RaceError, RunError, Stopped
 from fasteraa.methods import Budget, Candidate, Expected
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
+from fasteraa.runtime.files import sealed, unsealed
 from fasteraa.selection import race as module
 from fasteraa.selection import schedule
 from fasteraa.selection.race import race
 from fasteraa.selection.ranking import CREDIT
-from fasteraa.selection.schedule import LEAST_CANDIDATES, Round
+from fasteraa.selection.schedule import LEAST_CANDIDATES
 from fasteraa.testing.runners import ScriptedRunner, by_key
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.trainer import Training
@@ -321,14 +322,14 @@ def test_time_that_was_spent_is_not_there_again(tmp_path):
     """Stopped in its second round; what the first took, the whole five minutes, leaves nothing for a third."""
     race_in(tmp_path, 5)
     file = tmp_path / "schedule.json"
-    content = json.loads(file.read_text())
+    content = unsealed(json.loads(file.read_text()))
     plan = content["race"]
     assert plan["candidates"] == ["none", "inverted", "flipped", "uniform"]
     assert (plan["seeds"], plan["epochs"]) == ([0, 1, 2], 12)
     assert [each["epochs"] for each in plan["rounds"]] == [12, 12]
     assert plan["rounds"][1]["cost"] is None
     plan["rounds"][0]["cost"] = 300.0
-    file.write_text(json.dumps(content))
+    file.write_text(json.dumps(sealed(content)))
     _, result = race_in(tmp_path)
     assert len(result.rounds) == 2
     assert result.seconds > 300
@@ -373,12 +374,14 @@ def test_other_candidates_are_another_race(tmp_path, other):
 def test_a_damaged_schedule_is_named(tmp_path):
     race_in(tmp_path, candidates=TWO)
     file = tmp_path / "schedule.json"
-    content = json.loads(file.read_text())
+    content = unsealed(json.loads(file.read_text()))
     content["race"]["seeds"] = [0]
-    file.write_text(json.dumps(content))
+    file.write_text(json.dumps(sealed(content)))
+    with pytest.raises(RunError, match=r"schedule\.json' cannot be read \(1 seeds for 3 trainings"):
+        race_in(tmp_path, candidates=TWO)
+    file.write_text(json.dumps({**sealed(content), "of": "other"}))
     with pytest.raises(RunError, match=r"schedule\.json' cannot be read .*: remove it to plan the race again"):
         race_in(tmp_path, candidates=TWO)
-    assert Round(2, 12) == Round(2, 12, None)
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

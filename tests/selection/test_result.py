@@ -47,9 +47,21 @@ def test_one_epoch_is_one_epoch():
 def test_where_nothing_is_better_than_none():
     result = result_of(trial("none", (5.0, 5.0)), trial("a", (6.0, 6.5)))
     assert result.sentence() == (
-        "Use none: no policy is better than no augmentation with a probability of 80% (5.0% held-out error, 2 trainings "
-        "of 12 epochs of small)."
+        "Use none: no policy is better than no augmentation with a probability of 80% (5.0% held-out error, 2 "
+        "trainings of 12 epochs of small)."
     )
+
+
+def test_who_has_fewer_errors_than_none_but_is_not_surely_better_is_named():
+    """The chance of a lower loss counts, not the errors."""
+    none, lucky = trial("none", (5.0, 5.0)), replace(trial("a", (4.5, 4.5)), scores=(4.9, 4.9))
+    noise = 0.62 * 4.9 * math.sqrt(0.955 / (0.045 * 1000))
+    chance = 0.5 * (1 + math.erf(0.1 / noise / math.sqrt(2)))
+    assert f"{chance:.0%}" == "59%"
+    words = "a has fewer errors (4.5%), but is better with a probability of 59% only: a longer race would tell"
+    assert result_of(none, lucky).sentence().endswith(f"{words} (--race-minutes).")
+    better = {row.label: row.better for row in result_of(none, lucky).table}
+    assert better == {"none": None, "a": pytest.approx(chance)}
 
 
 def test_without_none_or_where_that_failed_there_is_no_difference():

@@ -235,7 +235,14 @@ def on_a_gpu(monkeypatch, free, cache, jobs=None):
 
 @pytest.mark.parametrize(
     ("free", "batch_size", "sizes"),
-    [(2**40, 128, [8, 2]), (2**40, 4096, [1] * 10), (7 * 2**30, 128, [2] * 5), (2**20, 128, [1] * 10)],
+    [
+        (2**40, 2048, [8, 2]),  # of 8 x 8 pixels: as large as 128 of 32 x 32
+        (2**40, 2049, [4, 4, 2]),
+        (2**40, 25_088, [4, 4, 2]),  # as large as 32 of 224 x 224
+        (2**40, 25_089, [1] * 10),
+        (7 * 2**30, 128, [2] * 5),
+        (2**20, 128, [1] * 10),
+    ],
 )
 def test_how_many_small_runs_share_a_gpu(cache, split, quick, monkeypatch, free, batch_size, sizes):
     groups, runner = on_a_gpu(monkeypatch, free, cache)
