@@ -269,6 +269,7 @@ def _load(
         data_root=data_root,
         broken_budget=config.broken_budget,
         ignore_index=config.ignore_index,
+        window=config.window,
     )
 
 

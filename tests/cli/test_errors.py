@@ -107,7 +107,7 @@ def test_a_signal_during_an_import(tmp_path, name, after):
 
 SLOW = """
 import pathlib, time, PIL.Image
-def open_slowly(*given):
+def open_slowly(*given, **settings):
     pathlib.Path("reading").touch()
     time.sleep(600)
 PIL.Image.open = open_slowly

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 
 import pytest
@@ -12,10 +13,10 @@ from fasteraa.data.shards import expand_braces
 from fasteraa.errors import DataError
 
 
-def write_shard(file, members):
+def write_shard(file, members, kind=tarfile.DEFAULT_FORMAT):
     """members: (name, bytes or picture)."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(file, "w") as tar:
+    with tarfile.open(file, "w", format=kind) as tar:
         for name, content in members:
             if not isinstance(content, bytes):
                 buffer = io.BytesIO()
@@ -102,3 +103,151 @@ def test_damaged_shards_are_refused(tmp_path, paint):
         load(f"{tmp_path}/s-{{001..002}}.tar")
     with pytest.raises(DataError, match=r"no such shard: .*q-"):
         load(f"{tmp_path}/q-*.tar")
+
+
+@pytest.fixture
+def forty(tmp_path, paint):
+    """One shard of forty images, and where its headers lie."""
+    members = [m for i in range(40) for m in ((f"{i:02d}.png", paint(i)), (f"{i:02d}.cls", b"%d" % (i % 2)))]
+    write_shard(tmp_path / "s.tar", members)
+    with tarfile.open(tmp_path / "s.tar") as tar:
+        return tmp_path / "s.tar", {entry.name: entry.offset for entry in tar}
+
+
+def flip(file, place, bit=0):
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1 << bit
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["20.png", "20.cls", "39.png", "39.cls"])
+def test_a_damaged_header_costs_one_image_and_is_named(forty, name):
+    """tarfile takes it for the end of the archive."""
+    file, headers = forty
+    flip(file, headers[name] + 130)
+    loaded = load(file, size=8)
+    assert len(loaded) == 39
+    assert loaded.labels.tolist() == [i % 2 for i in range(40) if i != int(name[:2])]
+    ((path, reason),) = [(item.path, item.reason) for item in loaded.broken]
+    assert path == str(file)
+    assert reason.startswith(f"the tar header at byte {headers[name]} is damaged")
+    report = check(file)
+    assert (report.total, len(report.broken), report.ok) == (39, 1, False)
+    assert f"  {path}: {reason}" in report.lines()
+    with pytest.raises(DataError, match=r"1 of 39 images of s\.tar are broken, the budget allows 0"):
+        load(file, size=8, broken_budget=0)
+
+
+def test_every_bit_of_a_header_counts(forty):
+    file, headers = forty
+    whole = file.read_bytes()
+    for place in range(0, tarfile.BLOCKSIZE, 7):
+        flip(file, headers["20.png"] + place, place % 8)
+        loaded = load(file, size=8)
+        assert (len(loaded), len(loaded.broken)) == (39, 1), place
+        file.write_bytes(whole)
+
+
+def test_several_damaged_headers_are_beyond_the_budget(forty):
+    file, headers = forty
+    for name in ("10.png", "20.png", "30.cls"):
+        flip(file, headers[name] + 3)
+    with pytest.raises(DataError, match="3 of 37 images .* the budget allows 1"):
+        load(file)
+    assert any("fasteraa search will refuse them: 3 of 37" in line for line in check(file).lines())
+    assert len(load(file, broken_budget=0.1)) == 37
+
+
+def test_neighbouring_headers_may_be_damaged_and_count_each(forty):
+    file, headers = forty
+    flip(file, headers["20.cls"])
+    flip(file, headers["21.png"])
+    with pytest.raises(DataError, match=r"2 of 38 .*s\.tar/21 \(its image or its label is lost\)"):
+        load(file)
+
+
+def test_a_header_of_zeros_is_not_the_end(forty):
+    file, headers = forty
+    content = bytearray(file.read_bytes())
+    content[headers["20.png"] : headers["20.png"] + 512] = bytes(512)
+    file.write_bytes(content)
+    loaded = load(file)
+    assert (len(loaded), len(loaded.broken)) == (39, 1)
+
+
+def test_an_archive_that_ends_too_early_is_named(forty):
+    file, headers = forty
+    whole = file.read_bytes()
+    file.write_bytes(whole[: headers["20.png"]])  # between two members, where tarfile notices nothing
+    loaded = load(file)
+    assert len(loaded) == 20
+    assert [item.reason for item in loaded.broken] == [
+        "it ends without the mark of an archive's end: members may be lost"
+    ]
+    file.write_bytes(whole[: headers["20.png"] + 600])
+    with pytest.raises(DataError, match=r"s\.tar is not a readable, uncompressed tar file: unexpected end of data"):
+        load(file)
+
+
+def test_archives_in_a_row_are_all_read(forty, tmp_path, paint):
+    file, _ = forty
+    write_shard(tmp_path / "t.tar", [("x.png", paint(90)), ("x.cls", b"1")])
+    file.write_bytes(file.read_bytes() + (tmp_path / "t.tar").read_bytes())
+    loaded = load(file)
+    assert (len(loaded), loaded.broken) == (41, ())
+
+
+def test_a_long_name_in_a_damaged_header(tmp_path, paint):
+    members = [m for i in range(9) for m in ((f"{'x' * 120}{i}.png", paint(i)), (f"{'x' * 120}{i}.cls", b"1"))]
+    for kind in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        write_shard(tmp_path / "s.tar", members, kind)
+        whole = (tmp_path / "s.tar").read_bytes()
+        with tarfile.open(tmp_path / "s.tar") as tar:
+            entry = tar.getmembers()[8]
+        for place in (entry.offset, entry.offset_data - 512):  # of the name, and of what has it
+            flip(tmp_path / "s.tar", place)
+            loaded = load(tmp_path / "s.tar")
+            assert (len(loaded), len(loaded.broken)) == (8, 1)
+            (tmp_path / "s.tar").write_bytes(whole)
+
+
+def test_a_size_below_zero_does_not_lead_back_for_ever(forty):
+    file, headers = forty
+    content = bytearray(file.read_bytes())
+    header = bytearray(content[headers["20.png"] : headers["20.png"] + 512])
+    header[124:136] = b"\xff" * 9 + b"\xff\xf0\x00"  # -4096, in base 256
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    content[headers["20.png"] : headers["20.png"] + 512] = header
+    file.write_bytes(content)
+    loaded = load(file)
+    assert (len(loaded), len(loaded.broken)) == (39, 1)
+
+
+def test_labels_and_images_of_an_insane_size(tmp_path, paint, monkeypatch):
+    monkeypatch.setattr("fasteraa.data.shards.LARGEST_FILE", 10_000)
+    members = [("a.png", paint(0)), ("a.cls", b"x"), ("b.png", bytes(10_001)), ("b.cls", b"x")]
+    write_shard(tmp_path / "s.tar", members)
+    assert [item.reason for item in load(tmp_path / "s.tar").broken] == ["it has 0 MiB, the limit is 0 MiB"]
+    write_shard(tmp_path / "t.tar", [("a.png", paint(0)), ("a.cls", b"x" * 100_000)])
+    with pytest.raises(DataError, match="a label must have at most 1000 characters") as error:
+        load(tmp_path / "t.tar")
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["{000..999999999}.tar", "{0..9}" * 200 + ".tar", "{1.." + "9" * 5000 + "}.tar", "{a,b}{0..99999999}.tar"],
+)
+def test_more_names_than_there_can_be_shards(tmp_path, paint, pattern):
+    write_shard(tmp_path / "000.tar", [("a.png", paint(0)), ("a.cls", b"x")])
+    with pytest.raises(DataError, match="no such shard|at most 10 braces") as error:
+        load(f"{tmp_path}/{pattern}")
+    assert len(str(error.value)) < 600
+
+
+def test_a_pipe_among_shards_is_not_waited_for(shards):
+    os.mkfifo(shards / "pipe.tar")
+    assert len(load(f"wds:{shards}")) == 12
+    with pytest.raises(DataError, match="no such shard"):
+        load(f"{shards}/{{pipe,part-000}}.tar")

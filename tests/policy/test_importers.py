@@ -11,7 +11,15 @@ from PIL import Image, ImageEnhance, ImageOps
 from fasteraa.errors import PolicyError
 from fasteraa.ops import OPS, Pair, hard_pillow
 from fasteraa.policy import Policy
-from fasteraa.policy.importers import _PBA_OPS, FAST_NAMES, _pba_choice, import_file, read_fast_autoaugment, read_pba
+from fasteraa.policy.importers import (
+    _PBA_OPS,
+    FAST_NAMES,
+    _pba_choice,
+    import_file,
+    read_fast_autoaugment,
+    read_foreign,
+    read_pba,
+)
 
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8))
 LEVELS = [0.0, 0.05, 0.123456789, 0.25, 0.5, 0.61, 0.75, 0.99, 1.0]
@@ -78,11 +86,40 @@ def test_fast_autoaugment_cutout_and_pairing():
     assert set(FAST) | {"Cutout", "CutoutAbs", "SamplePairing"} == set(FAST_NAMES)
 
 
+# some of what Fast AutoAugment's autoaug_paper_cifar10() returns
+PAPER = """[
+    [('Invert', 0.1, 7.0), ('Contrast', 0.2, 0.6000000000000001)], [('Rotate', 0.7, 0.6), ('TranslateXAbs', 0.3, 0.9)],
+    [('AutoContrast', 0.5, 8.0), ('Equalize', 0.9, 2.0)], [('ShearY', 0.2, 0.85), ('Posterize2', 0.3, 0.5)],
+    [('Solarize', 0.5, 0.80078125), ('Invert', 0.0, 3.0)], [('Flip', 0.5, None)],
+]"""
+
+
+def test_a_level_that_nothing_uses_may_be_anything(tmp_path):
+    (tmp_path / "paper.txt").write_text(PAPER)
+    ((path, policy),) = import_file(tmp_path / "paper.txt", tmp_path / "paper.json")
+    plain = [choice for choice in policy.choices() if OPS[choice.op].span is None]
+    assert [choice.op for choice in plain] == ["invert", "auto_contrast", "equalize", "invert", "flip"]
+    assert {choice.magnitude for choice in plain} == {None}
+    assert Policy.load(path) == policy
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "neither a Fast AutoAugment"),
         ("import os", "neither a Fast AutoAugment"),
+        ("{[]: 1}", "neither a Fast AutoAugment"),
+        ("[" * 100_000, "neither a Fast AutoAugment"),
+        ("[[['Rotate', 0.5, " + "9" * 5000 + "]]]", "neither a Fast AutoAugment"),
+        ("[[['Rotate', 0.5, 0x" + "f" * 5000 + "]]]", "level must be in .0, 1., got .*too large"),
+        ("[[['Rotate', 0x" + "f" * 5000 + ", 0.5]]]", "probability must be in .0, 1., got .*too large"),
+        ("[[[" + "9" * 4000 + ", 0.5, 0.5]]]", "unknown operation 999"),
+        ("[[[['Rotate'] * 3, 0.5, 0.5]]]", "neither a Fast AutoAugment"),
+        ("[[[['Rotate'], 0.5, 0.5]]]", r"unknown operation \['Rotate'\]: choices: ShearX"),
+        ("[[['" + "x" * 10**5 + "', 0.5, 0.5]]]", "unknown operation 'xxx"),
+        ("[['" + "x" * 10**5 + "']]", "must be .name, probability, level., got 'xxx"),
+        ("['" + "\x1b" * 10**5 + "']", "must be a list of operations, got "),
+        ("[[['Invert', 1.5, 7.0]]]", "probability must be"),
         ("[]", "must be a list of sub-policies"),
         ("[3]", r"must be a list of operations, got 3 \(sub-policy 1\)"),
         ("[[['Rotate', 0.5]]]", r"\[name, probability, level\]"),
@@ -93,8 +130,11 @@ def test_fast_autoaugment_cutout_and_pairing():
     ],
 )
 def test_damaged_lists(text, message):
-    with pytest.raises(PolicyError, match=message):
-        read_fast_autoaugment(text)
+    for read in (read_fast_autoaugment, read_foreign):
+        with pytest.raises(PolicyError, match=message) as told:
+            read(text)
+        assert len(str(told.value)) < 500
+        assert str(told.value).isprintable()
 
 
 def schedule_line(trial, clone, epoch, old, new):
@@ -178,6 +218,10 @@ def test_pba_lines_of_other_trials_are_dropped():
         (repr(["x", "y", 3, 3, FIRST, [1, 2]]), "must hold 60 numbers"),
         (repr(["x", "y", 3, 3, FIRST, [11] * 60]), r"in 0\.\.10"),
         (repr(["x", "y", 3, "3", FIRST, LATER]), "line 1 must be"),
+        (repr(["x", "y", 3, -3, FIRST, LATER]), r"the epochs in line 1 must be in 0\.\.1,000,000, got -3"),
+        (repr(["x", "y", 3, 3, FIRST, LATER]).replace("3, 3", "3, 0x" + "f" * 5000, 1), "the epochs in line 1 must be"),
+        (repr(["x", "y", 3, 3, {"policy": 1}, LATER]), "must hold 60 numbers"),
+        ("\n".join([repr(["x", "y", 3, 3, FIRST, LATER])] * 301), "must have at most 300 lines, got 301"),
         (
             schedule_line("x", "y", 9, FIRST, LATER) + "\n" + schedule_line("z", "x", 3, LATER, FIRST),
             "must not decrease",
@@ -185,8 +229,17 @@ def test_pba_lines_of_other_trials_are_dropped():
     ],
 )
 def test_damaged_schedules(text, message):
-    with pytest.raises(PolicyError, match=message):
-        read_pba(text)
+    for read in (read_pba, read_foreign):
+        with pytest.raises(PolicyError, match=message) as told:
+            read(text)
+        assert len(str(told.value)) < 500
+
+
+def test_of_phases_that_begin_together_the_last_counts(tmp_path):
+    (tmp_path / "schedule.txt").write_text(schedule_line("x", "y", 0, FIRST, LATER))
+    ((_, policy),) = import_file(tmp_path / "schedule.txt", tmp_path / "all.json")
+    ((_, first),) = import_file(tmp_path / "schedule.txt", tmp_path / "one.json", epoch=0)
+    assert policy.hash == first.hash == read_pba(schedule_line("x", "y", 3, FIRST, LATER))[1][1].hash
 
 
 def test_files(tmp_path):

@@ -1,6 +1,7 @@
 """Named policies: what they do against torchvision's own classes, how they are spelled, and hashes that stay."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from fasteraa.errors import PolicyError
 from fasteraa.ops import OPS, Pair, hard_pillow
 from fasteraa.policy import Policy
 from fasteraa.policy.draw import plan_of
+from fasteraa.policy.json_format import LARGEST_FILE
 from fasteraa.policy.named import _TORCHVISION, NAMES, RACED, RACED_FINE_TUNING, descriptions, is_name
 from fasteraa.policy.resolve import load_policy
+from fasteraa.policy.soft import SoftPolicy
 
 binom = pytest.importorskip("scipy.stats").binom
 IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
@@ -191,16 +194,63 @@ def test_the_list_of_names():
         ("randaugment-2", "did you mean 'randaugment'"),
         ("randaugment-2-14-3", "did you mean 'randaugment'"),
         ("randaugment-2-1.4.3", r"is written as randaugment\(n=2, m=9\), got 'randaugment-2-1.4.3'"),
-        ("randaugment-2-31", r"needs n >= 1 and m in \[0, 30\], got n=2, m=31"),
-        ("randaugment-0-9", "needs n >= 1"),
+        ("randaugment-2-31", r"m of randaugment must be in \[0, 30\], got 31"),
+        ("randaugment-0-9", r"n of randaugment must be in 1\.\.100, got 0"),
         ("randaugment-2-14(3)", "unknown policy"),
+        ("randaugment(1000000000,1)", r"n of randaugment must be in 1\.\.100, got 1000000000$"),
+        ("randaugment(True,1)", "is written as"),
+        ("randaugment(2,True)", "m of randaugment must be in"),
+        ("randaugment(2,1e999)", "m of randaugment must be in .*, got inf"),
+        ("uniform(1000000000)", r"operation_count must be in 1\.\.100, got 1000000000$"),
+        ("uniform(2.5)", "is written as"),
+        ("random(99999999)", r"sub_policies must be in 1\.\.1,000, got 99999999$"),
+        ("random(10,99999999)", r"operation_count must be in 1\.\.100, got 99999999$"),
+        ("random(1000,100)", "a policy can hold 50,000 choices, got sub_policies 1,000 x operation_count 100 x 17 op"),
+        ("random(10,2,1e30)", "seed must be a whole number of 64 bits, got 1e[+]30"),
+        (f"random(10,2,{10**30})", "seed must be a whole number of 64 bits, got 1000"),
+        (f"random-10-2-{'9' * 5000}", "a name must have at most 1000 characters, got 5012"),
+        (f"randaugment({'9' * 900},1)", r"n of randaugment must be in 1\.\.100, got 999"),
+        (f"random(0x{'f' * 900})", r"sub_policies must be in 1\.\.1,000, got 5104"),
+        (f"uniform({'(' * 400}1{')' * 400})", "is written as"),
+        (f"uniform({'-' * 900}1)", "is written as|must be in"),
+        (f"uniform({'[' * 90_000}", "a name must have at most 1000 characters"),
+        ("uniform(1or 2)", "is written as"),
+        ("uniform('\\d')", "is written as"),
+        ("uniform(\0)", "is written as"),
+        ("\ud800", "unknown policy"),
+        ("x" * 100_000, "unknown policy 'xxx"),
     ],
 )
 def test_names_that_are_none(text, message):
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(PolicyError, match=message) as told:
         Policy.named(text)
-    with pytest.raises(PolicyError):
+    assert len(str(told.value)) < 500
+    assert str(told.value).isprintable()
+    with pytest.raises(PolicyError) as told:
         load_policy(text)
+    assert len(str(told.value)) < 500
+    assert str(told.value).isprintable()
+
+
+def test_a_folder_that_may_not_be_looked_into(monkeypatch):
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)  # root may look into any
+    with pytest.raises(PolicyError, match=r"^'closed/run' could not be read: Permission denied$"):
+        load_policy("closed/run")
+
+
+def test_a_soft_policy_has_limits():
+    with pytest.raises(PolicyError, match="can hold 50,000 choices"):
+        SoftPolicy(10**9, 10**9)
+    assert len(random_largest().to_json()) < LARGEST_FILE
+
+
+def random_largest():
+    """As many choices as there may be, each with all of its digits, in a file."""
+    soft = SoftPolicy(50_000 // 17, 1, choice_temperature=100.0)
+    return soft.freeze()
 
 
 def test_settings_are_given_once():

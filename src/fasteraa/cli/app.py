@@ -102,6 +102,7 @@ Epochs = Annotated[int | None, typer.Option(help=about("epochs"))]
 BatchSize = Annotated[int | None, typer.Option(help=about("batch_size"), show_default="128")]
 Subset = Annotated[int | None, typer.Option(help=about("subset"))]
 HeldOut = Annotated[float | None, typer.Option(help=about("held_out"), show_default="0")]
+Window = Annotated[str | None, typer.Option(help=about("window"), metavar="LOW,HIGH")]
 Size = Annotated[int | None, typer.Option(help="Image side (default: by the images).")]
 SearchSize = Annotated[int | None, typer.Option(help=about("size"))]
 Ops = Annotated[str | None, typer.Option(help=about("ops") + " Names with commas between.")]
@@ -156,6 +157,7 @@ def search_command(
     epochs: Epochs = None,
     subset: Subset = None,
     held_out: HeldOut = None,
+    window: Window = None,
     preset: Preset = None,
     size: SearchSize = None,
     ops: Ops = None,
@@ -206,6 +208,7 @@ def race_command(
     seed: Seed = None,
     subset: Subset = None,
     held_out: HeldOut = None,
+    window: Window = None,
     size: SearchSize = None,
     flip: Flip = None,
     set_: Set = None,
@@ -257,6 +260,7 @@ def config_command(
     epochs: Epochs = None,
     subset: Subset = None,
     held_out: HeldOut = None,
+    window: Window = None,
     size: SearchSize = None,
     ops: Ops = None,
     sub_policies: SubPolicies = None,
@@ -275,7 +279,7 @@ def config_command(
 def _flags(given: dict[str, Any]) -> dict[str, Any]:
     """The flags that stand for settings of a search, as given on the command line."""
     names = ("seed", "epochs", "subset", "held_out", "size", "ops", "sub_policies", "operation_count", "batch_size")
-    return {name: given[name] for name in (*names, "critic", "flip", "set_") if given.get(name) is not None}
+    return {name: given[name] for name in (*names, "window", "critic", "flip", "set_") if given.get(name) is not None}
 
 
 @app.command("preview")

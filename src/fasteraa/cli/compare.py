@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fasteraa.cli.app import DataRoot, Size, SourceArgument, Trackers, about_race, app, command_line
+from fasteraa.cli.app import DataRoot, Size, SourceArgument, Trackers, Window, about_race, app, command_line
+from fasteraa.cli.search import parse_window
 
 if TYPE_CHECKING:
     from fasteraa.comparison.table import Comparison
@@ -62,6 +63,7 @@ def compare_command(
     subset: Subset = None,
     size: Size = None,
     held_out: HeldOut = None,
+    window: Window = None,
     set_: Set = None,
     tune_lr: Annotated[
         bool, typer.Option("--tune-lr", help="Take the best learning rate of three, measured without a policy.")
@@ -106,6 +108,7 @@ def compare_command(
             size=size,
             subset=subset,
             held_out=held_out,
+            window=None if window is None else parse_window(window),
         )
         _print(comparison, out, per_op)
         _track(comparison, range(seeds), tracking)
@@ -132,6 +135,7 @@ def evaluate_command(
     subset: Subset = None,
     size: Size = None,
     held_out: HeldOut = None,
+    window: Window = None,
     set_: Set = None,
     device: Device = "auto",
     data_root: DataRoot = None,
@@ -153,7 +157,15 @@ def evaluate_command(
     given = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
     cache = RunCache(folder)
     with make_runner("local", cache, device=device, jobs=1, command=command_line()) as runner:
-        split = open_split(source, folder=folder, data_root=data_root, size=size, subset=subset, held_out=held_out)
+        split = open_split(
+            source,
+            folder=folder,
+            data_root=data_root,
+            size=size,
+            subset=subset,
+            held_out=held_out,
+            window=None if window is None else parse_window(window),
+        )
         cache.open()
         if recipe is not None:
             check_network(recipe, network)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import typer
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods.config import SearchConfig, make_config, read_config, read_tables
+from fasteraa.runtime.documents import quoted
 from fasteraa.selection.config import RaceConfig
 
 if TYPE_CHECKING:
@@ -48,7 +50,8 @@ def effective(
             train[name.removeprefix("train.")] = value
         else:
             settings[name] = value
-    settings |= {name: _list(value) if name == "ops" else value for name, value in given.items()}
+    read = {"ops": _list, "window": parse_window}
+    settings |= {name: read[name](value) if name in read else value for name, value in given.items()}
     run = _table(tables, "run")
     raced = run.get("race", True) if race is None else race
     if not raced and (train or race_flags):
@@ -103,6 +106,14 @@ def _preset(name: str | None, source: str | None) -> dict[str, Any]:
 
 def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
+
+
+def parse_window(text: str) -> tuple[int, int]:
+    """`0,4095`."""
+    if re.fullmatch(r"\s*-?[0-9]{1,9}\s*,\s*-?[0-9]{1,9}\s*", text) is None:
+        raise ConfigError(f"--window takes two whole numbers, LOW,HIGH, got {quoted(text)}")
+    low, high = map(int, text.split(","))
+    return low, high
 
 
 def print_config(flags: Mapping[str, Any], config: Path | None) -> None:

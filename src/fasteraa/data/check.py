@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from fasteraa.data.decode import CPU_SIDE, Look, shape_of, upright, why
+from fasteraa.data.decode import (
+    CPU_SIDE,
+    Look,
+    Window,
+    common_window,
+    is_deep,
+    level_range,
+    levels,
+    shape_of,
+    upright,
+    why,
+)
 from fasteraa.data.masks import IGNORED, matching_mask
 from fasteraa.data.materialize import probe_size
 from fasteraa.data.parallel import Progress, in_order
@@ -20,7 +31,9 @@ from fasteraa.data.requirements import refusals
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Broken, Listing, Source
 from fasteraa.errors import DataError
+from fasteraa.runtime.documents import printable
 
+_RARE = 0.001  # of the pixels of an image: as many may be darker, and as many brighter, than what it shows
 _SHOWN = 10  # lines of each list in the text
 
 
@@ -51,8 +64,9 @@ class Seen:
     label: str
     size: tuple[int, int] = field(compare=False)  # (height, width), upright
     mode: str = field(compare=False)  # as stored
-    digest: bytes = field(compare=False, repr=False)  # of the upright RGB pixels
+    digest: bytes = field(compare=False, repr=False)  # of the upright RGB pixels, or of levels beyond 8 bits
     mask: tuple[tuple[int, int], ...] = field(default=(), compare=False, repr=False)  # (class number, pixels)
+    levels: tuple[Window, Window] | None = field(default=None, compare=False)  # of more than 8 bits: all, and most
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,31 @@ class InMasks:
 
 
 @dataclass(frozen=True)
+class Deep:
+    """Images of more than 8 bits, and what a search makes of them."""
+
+    images: int
+    levels: Window  # the lowest and the highest of all
+    most: Window  # between these lie nearly all pixels of every image
+    window: Window  # what becomes 0 and 255, unless another one is asked for
+
+    def lines(self) -> list[str]:
+        """What is said of them."""
+        low, high = self.window
+        line = (
+            f"more than 8 bits: {self.images} images, levels {self.levels[0]} to {self.levels[1]}; a search turns "
+            f"{low}..{high} into 0..255 (--window LOW,HIGH for another range)"
+        )
+        if 4 * (self.most[1] - self.most[0]) >= high - low or self.most[0] == self.most[1]:
+            return [line]
+        return [line, f"  but nearly all pixels lie in {self.most[0]}..{self.most[1]}: try --window {_pair(self.most)}"]
+
+
+def _pair(window: Window) -> str:
+    return f"{window[0]},{window[1]}"
+
+
+@dataclass(frozen=True)
 class CheckReport:
     """What `fasteraa data check` prints."""
 
@@ -104,6 +143,7 @@ class CheckReport:
     segmentation: bool = False
     aside: tuple[str, ...] = ()  # folders beside the splits, which nothing is read from
     refusals: tuple[str, ...] = ()  # what search and compare, with their defaults, would say
+    deep: Deep | None = None  # images of more than 8 bits, where there are some
 
     @property
     def task(self) -> str:
@@ -122,7 +162,10 @@ class CheckReport:
         return not (self.broken or self.notes or self.refusals or worrying or any(split.empty for split in self.splits))
 
     def lines(self) -> list[str]:
-        """The report as text."""
+        """The report as text, fit for a terminal whatever the names are."""
+        return [printable(line) for line in self._lines()]
+
+    def _lines(self) -> list[str]:
         classes = sum(each.number != IGNORED for each in self.in_masks)
         if not self.segmentation:
             classes = len(self.splits[0].per_class)
@@ -132,6 +175,7 @@ class CheckReport:
             *(line for split in self.splits for line in _split_lines(split, self.segmentation)),
             *_size_lines(self.sizes, self.default_size, None if self.segmentation else CPU_SIDE),
             "modes: " + (", ".join(f"{mode} {count}" for mode, count in self.modes) or "none"),
+            *(self.deep.lines() if self.deep else ()),
             *_list_lines("duplicates (same pixels)", [group.line() for group in self.duplicates]),
             *_list_lines("broken", [f"{item.path}: {item.reason}" for item in self.broken]),
             f"ignored: {self.ignored} files that are no images or lie beside the class folders",
@@ -157,7 +201,8 @@ def check(
     looked = {split: _look_at(listing, split, look, progress) for split, listing in listings.items()}
     seen = [item for items in looked.values() for item in items if isinstance(item, Seen)]
     names = next((listing.mask_names for listing in listings.values()), ())
-    broken = tuple(item for items in looked.values() for item in items if isinstance(item, Broken))
+    damage = [item for listing in listings.values() for item in listing.damage]
+    broken = (*damage, *(item for items in looked.values() for item in items if isinstance(item, Broken)))
     return CheckReport(
         name=opened.name,
         splits=tuple(_count(listing, split) for split, listing in listings.items()),
@@ -172,6 +217,7 @@ def check(
         segmentation=any(listing.pair is not None for listing in listings.values()),
         aside=opened.aside,
         refusals=tuple(refusals(opened, broken)),
+        deep=_deep(seen, "train" if "train" in listings else next(iter(listings))),
     )
 
 
@@ -198,16 +244,37 @@ def _look_at(listing: Listing, split: str, look: Look, progress: Progress | None
             image, mask = (listing.read(i), None) if listing.pair is None else listing.pair(i)
             mode = image.mode
             numbers = () if mask is None else _numbers(matching_mask(shape_of(image, look), mask, look))
+            found, raw = _levels(image) if is_deep(image) else (None, None)
             rgb = upright(image, look)
         except (DataError, MemoryError):
             raise
         except Exception as error:  # Pillow's parsers raise almost anything on damaged bytes
             return Broken(path, why(error))
         size = (rgb.height, rgb.width)
-        digest = hashlib.blake2b(repr(size).encode() + rgb.tobytes(), digest_size=16).digest()
-        return Seen(path, split, listing.classes[listing.labels[i]], size, mode, digest, numbers)
+        content = rgb.tobytes() if raw is None else raw
+        digest = hashlib.blake2b(repr(size).encode() + content, digest_size=16).digest()
+        return Seen(path, split, listing.classes[listing.labels[i]], size, mode, digest, numbers, found)
 
     return in_order(see, len(listing), listing.threads, progress)
+
+
+def _levels(image: Any) -> tuple[tuple[Window, Window], bytes]:
+    """Its range and that of nearly all of its pixels; and all levels, since 8 bits may not tell two images apart."""
+    whole, found = level_range(image), levels(image)
+    low, high = np.quantile(found, (_RARE, 1 - _RARE), method="nearest").tolist() if found.size else whole
+    return (whole, (int(low), int(high))), b"deep" + found.tobytes()
+
+
+def _deep(seen: Sequence[Seen], split: str) -> Deep | None:
+    """By the images of the split that a search is made on, where it has any such."""
+    found = [item for item in seen if item.levels is not None]
+    found = [item for item in found if item.split == split] or found
+    ranges = [item.levels for item in found if item.levels is not None]
+    if not ranges:
+        return None
+    (lows, highs), (darkest, brightest) = (zip(*each, strict=True) for each in zip(*ranges, strict=True))
+    window = common_window(whole for whole, _ in ranges)
+    return Deep(len(ranges), (min(lows), max(highs)), (min(darkest), max(brightest)), window)
 
 
 def _numbers(mask: Any) -> tuple[tuple[int, int], ...]:

@@ -89,6 +89,9 @@ class SearchConfig(Settings):
     flip: bool = setting(True, "Baseline random horizontal flip; switch it off for text and digits.")
     fill: tuple[int, int, int] = setting((0, 0, 0), "What geometry brings in from outside the image.")
     broken_budget: float = setting(0.01, "The share of unreadable images that is skipped.", least=0, below=1)
+    window: tuple[int, int] | None = setting(
+        None, "Levels of images with more than 8 bits that become black and white (default: the range of all images)."
+    )
     ignore_index: int = setting(255, "The class number in masks that does not count; 255 never counts.", least=0)
 
     def __post_init__(self) -> None:
@@ -101,12 +104,14 @@ class SearchConfig(Settings):
         for name, span in self.spans.items():
             check_span(find(name), span)
         check_colour("fill", self.fill)
+        if self.window is not None and not (len(self.window) == 2 and self.window[0] < self.window[1]):
+            raise ConfigError(f"window must be two whole numbers, the lower first, got {quoted(list(self.window))}")
 
     def _converted(self, name: str, value: Any) -> Any:
         if name == "spans":
             return _spans(value)
         value = super()._converted(name, value)
-        kind = {"fill": int, "ops": str}.get(name)
+        kind = {"fill": int, "window": int, "ops": str}.get(name)
         if kind is not None and value is not None and not all(type(each) is kind for each in value):
             words = "a whole number" if kind is int else "text"
             raise ConfigError(f"{name} must be a list, each of it {words}, got {quoted(list(value))}")

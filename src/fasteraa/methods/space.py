@@ -62,9 +62,8 @@ class Space:
 
     def encode(self, policy: Policy) -> Code:
         """The code of a policy of this space; unused magnitudes are 0."""
-        choices = list(policy.choices())
-        code = tuple(number for choice in choices for number in self._numbers(choice))
-        if len(code) != len(self.sizes) or self.decode(code).hash != policy.hash:
+        code = tuple(number for choice in policy.choices() for number in self._numbers(choice))
+        if len(code) != len(self.sizes) or -1 in code or self.decode(code).hash != policy.hash:
             raise ConfigError(f"the policy {policy.name!r} is not one of this search space: {self}")
         return code
 

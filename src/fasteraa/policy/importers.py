@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import warnings
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
@@ -12,7 +13,11 @@ from typing import Any
 from fasteraa.errors import PolicyError, choices_hint
 from fasteraa.ops import Span
 from fasteraa.policy.policy import FORMAT, Choice, Policy, SubPolicy
+from fasteraa.runtime.documents import quoted, read_text
 
+_LARGEST_FILE = 1 << 20  # bytes
+_MOST_LINES = 300  # of a schedule; PBA's own have 66
+_LAST_EPOCH = 10**6
 _WIDE_POSTERIZE = {"posterize": Span(8, 0, "bit")}  # whole bits are exact eighths of it
 
 
@@ -25,19 +30,29 @@ def read_foreign(text: str, name: str = "imported") -> list[tuple[int, Policy]]:
 
 def _literal(text: str) -> Any:
     try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        return _evaluated(text)
+    except ValueError as error:
         raise PolicyError(
             "neither a Fast AutoAugment list [[[name, probability, level], ...], ...] nor a PBA schedule "
             "(a list [trial, clone, epochs, epochs, old, new] a line)"
         ) from error
 
 
+def _evaluated(text: str) -> Any:
+    """Plain values alone, nothing is executed; ValueError if it holds anything else."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Python thinks of its style
+            return ast.literal_eval(text.strip())
+    except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError("no plain values of Python") from error
+
+
 def _looks_like_pba(text: str) -> bool:
     first = next((line for line in text.splitlines() if line.strip()), "")
     try:
-        row = ast.literal_eval(first.strip())
-    except (ValueError, SyntaxError):
+        row = _evaluated(first)
+    except ValueError:
         return False
     return isinstance(row, list) and len(row) == 6 and not isinstance(row[0], list)
 
@@ -64,19 +79,21 @@ def read_fast_autoaugment(text: str, name: str = "imported") -> Policy:
     subs = []
     for number, row in enumerate(rows, 1):
         if not isinstance(row, list | tuple):
-            raise PolicyError(f"a sub-policy must be a list of operations, got {row!r} (sub-policy {number})")
+            raise PolicyError(f"a sub-policy must be a list of operations, got {quoted(row)} (sub-policy {number})")
         subs.append(SubPolicy(tuple((_fast_choice(step, number, spans),) for step in row)))
     return Policy(tuple(subs), name, spans, provenance={"imported_from": "Fast AutoAugment"})
 
 
 def _fast_choice(step: Any, number: int, spans: dict[str, Span]) -> Choice:
     if not isinstance(step, list | tuple) or len(step) != 3:
-        raise PolicyError(f"an operation must be [name, probability, level], got {step!r} (sub-policy {number})")
+        raise PolicyError(f"an operation must be [name, probability, level], got {quoted(step)} (sub-policy {number})")
     name, probability, level = step
     if name not in FAST_NAMES:
-        raise PolicyError(f"unknown operation {name!r}: {choices_hint(str(name), FAST_NAMES)} (sub-policy {number})")
+        hint = choices_hint(name, FAST_NAMES) if isinstance(name, str) else f"choices: {', '.join(FAST_NAMES)}"
+        raise PolicyError(f"unknown operation {quoted(name, 80)}: {hint} (sub-policy {number})")
+    level = 0.0 if name in _PLAIN else level  # nothing uses it, and Fast AutoAugment's own lists have 7.0 there
     if not isinstance(level, int | float) or not 0 <= level <= 1:
-        raise PolicyError(f"level must be in [0, 1], got {level!r} for op {name!r} (sub-policy {number})")
+        raise PolicyError(f"level must be in [0, 1], got {quoted(level)} for op {name!r} (sub-policy {number})")
     try:
         return _fast_operation(name, probability, float(level), spans)
     except PolicyError as error:
@@ -133,26 +150,28 @@ Entry = tuple[float, Choice]
 
 def read_pba(text: str, name: str = "imported") -> list[tuple[int, Policy]]:
     """A schedule -> one policy for each of its phases, with the epoch at which it begins."""
-    rows = [_pba_row(line, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if len(lines) > _MOST_LINES:
+        raise PolicyError(f"a PBA schedule must have at most {_MOST_LINES:,} lines, got {len(lines):,}")
+    rows = [_pba_row(line, number) for number, line in lines]
     for index in range(len(rows) - 1, 0, -1):  # the log may begin with lines of other trials
         if rows[index - 1][0] != rows[index][1]:
             rows = rows[index:]
             break
     starts = [0, *(row[3] for row in rows)]
     if starts != sorted(starts):
-        raise PolicyError(f"the epochs of a PBA schedule must not decrease, got {starts}")
-    phases = [rows[0][4], *(row[5] for row in rows)]
-    return [
-        (start, _pba_policy(numbers, f"{name} (from epoch {start})", start))
-        for start, numbers in zip(starts, phases, strict=True)
-    ]
+        raise PolicyError(f"the epochs of a PBA schedule must not decrease, got {quoted(starts)}")
+    phases = dict(zip(starts, [rows[0][4], *(row[5] for row in rows)], strict=True))  # of an epoch the last one
+    return [(start, _pba_policy(numbers, f"{name} (from epoch {start})", start)) for start, numbers in phases.items()]
 
 
 def _pba_row(line: str, number: int) -> list[Any]:
     row = _literal(line)
     if not isinstance(row, list | tuple) or len(row) != 6 or not isinstance(row[3], int):
-        raise PolicyError(f"line {number} must be [trial, clone, epochs, epochs, old, new], got {line[:60]!r}")
-    configs = [config["hp_policy"] if isinstance(config, dict) else config for config in row[4:]]
+        raise PolicyError(f"line {number} must be [trial, clone, epochs, epochs, old, new], got {quoted(line, 60)}")
+    if not 0 <= row[3] <= _LAST_EPOCH:
+        raise PolicyError(f"the epochs in line {number} must be in 0..{_LAST_EPOCH:,}, got {quoted(row[3], 40)}")
+    configs = [config.get("hp_policy") if isinstance(config, dict) else config for config in row[4:]]
     for config in configs:
         if not isinstance(config, list) or len(config) != 4 * len(_PBA_OPS):
             raise PolicyError(f"line {number} must hold {4 * len(_PBA_OPS)} numbers for each configuration")
@@ -230,11 +249,7 @@ def _pba_choice(op: str, level: int) -> Choice:
 
 def import_file(source: Path, out: Path, epoch: int | None = None) -> list[tuple[Path, Policy]]:
     """Read `source` and write what it holds: one policy to the file `out`, a whole schedule into the folder `out`."""
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise PolicyError(f"{str(source)!r} could not be read: {reason}") from error
+    text = read_text(source, PolicyError, most=_LARGEST_FILE)
     if f'"{FORMAT}"' in text and text.lstrip().startswith("{"):
         raise PolicyError(f"{str(source)!r} is a policy of fasteraa already: use it as it is")
     try:

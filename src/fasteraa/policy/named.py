@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,11 @@ from typing import Any
 from fasteraa.errors import PolicyError, choices_hint
 from fasteraa.ops import OPS, Span, select
 from fasteraa.policy.policy import Choice, Policy, Stage, SubPolicy
+from fasteraa.runtime.documents import quoted
 
+MOST_STAGES = 100  # of a sub-policy; a search has the same limits
+MOST_SUB_POLICIES = 1000
+_LONGEST = 1000  # characters of a name with its settings
 # torchvision's names
 _TORCHVISION = {
     "ShearX": "shear_x",
@@ -78,22 +83,26 @@ def named(name: str, **settings: Any) -> Policy:
         key, *numbers = key.split("-")
         inside = ",".join(numbers) + ")"
     if key not in _MAKERS:
-        raise PolicyError(f"unknown policy {name!r}: {choices_hint(key, NAMES)}")
+        raise PolicyError(f"unknown policy {quoted(name, 80)}: {choices_hint(key, NAMES)}")
+    if len(name) > _LONGEST:
+        raise PolicyError(f"a name must have at most {_LONGEST} characters, got {len(name)}: {quoted(name, 80)}")
     maker = _MAKERS[key]
     try:
         positional, by_name = _arguments(f"f({inside or ')'}")
         return maker(*positional, **by_name, **settings)
-    except (TypeError, ValueError, SyntaxError) as error:
+    except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
         known = inspect.signature(maker).parameters.values()
         takes = (
             f"is written as {key}({', '.join(f'{p.name}={p.default}' for p in known)})" if known else "has no settings"
         )
-        raise PolicyError(f"policy {key!r} {takes}, got {_as_written(name, settings)!r}") from error
+        raise PolicyError(f"policy {key!r} {takes}, got {quoted(_as_written(name, settings))}") from error
 
 
 def _arguments(call: str) -> tuple[list[Any], dict[str, Any]]:
     """`f(2, m=14)` -> [2], {"m": 14}; plain values alone, nothing is executed."""
-    tree = ast.parse(call, mode="eval").body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what Python thinks of its style
+        tree = ast.parse(call, mode="eval").body
     if not isinstance(tree, ast.Call) or any(keyword.arg is None for keyword in tree.keywords):
         raise SyntaxError(call)
     by_name = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords}
@@ -101,7 +110,14 @@ def _arguments(call: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _as_written(name: str, settings: dict[str, Any]) -> str:
-    return name + (f"({', '.join(f'{key}={value!r}' for key, value in settings.items())})" if settings else "")
+    return name + (f"({', '.join(f'{key}={quoted(value)}' for key, value in settings.items())})" if settings else "")
+
+
+def _check_count(name: str, count: Any, most: int) -> None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{name} must be a whole number")
+    if not 1 <= count <= most:
+        raise PolicyError(f"{name} must be in 1..{most:,}, got {quoted(count, 40)}")
 
 
 def none() -> Policy:
@@ -156,8 +172,9 @@ def _tenth(op: str, strength: float) -> float:
 
 def randaugment(n: int = 2, m: float = 9) -> Policy:
     """n operations of 14 (one of them nothing) at strength m of 30."""
-    if not isinstance(n, int) or n < 1 or not 0 <= m <= 30:
-        raise PolicyError(f"randaugment needs n >= 1 and m in [0, 30], got n={n}, m={m}")
+    _check_count("n of randaugment", n, MOST_STAGES)
+    if isinstance(m, bool) or not 0 <= m <= 30:
+        raise PolicyError(f"m of randaugment must be in [0, 30], got {quoted(m, 40)}")
     stage = tuple(Choice(op, _ALL_BUT_ONE, _tenth(op, m / 30)) for op in _NO_SEARCH_OPS)
     return Policy((SubPolicy((stage,) * n),), f"randaugment-{n}-{m}", _AUTOAUGMENT_SPANS)
 
@@ -173,8 +190,7 @@ def trivialaugment_wide() -> Policy:
 
 def uniform(operation_count: int = 2, ops: Sequence[str] | None = None) -> Policy:
     """Every stage any operation of the search space, half of the time, at any magnitude."""
-    if operation_count < 1:
-        raise PolicyError(f"uniform needs operation_count >= 1, got {operation_count}")
+    _check_count("operation_count", operation_count, MOST_STAGES)
     stage = tuple(Choice(row.name, 0.5, (0.0, 1.0)) for row in select(ops))
     return Policy((SubPolicy((stage,) * operation_count),), "uniform")
 
@@ -269,6 +285,10 @@ def random(sub_policies: int = 10, operation_count: int = 2, seed: int = 0, ops:
 
     from fasteraa.policy.soft import SoftPolicy
 
+    _check_count("sub_policies", sub_policies, MOST_SUB_POLICIES)
+    _check_count("operation_count", operation_count, MOST_STAGES)
+    if not -(2**63) <= seed < 2**63:
+        raise PolicyError(f"seed must be a whole number of 64 bits, got {quoted(seed, 40)}")
     generator = torch.Generator().manual_seed(seed)
     start = SoftPolicy(sub_policies, operation_count, ops, generator=generator)
     return start.freeze(f"random-{sub_policies}-{operation_count}-{seed}")

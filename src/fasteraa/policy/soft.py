@@ -15,8 +15,10 @@ from fasteraa.images import check_batch
 from fasteraa.ops import Context, Op, Span, check_span, find, select, soft_mixture
 from fasteraa.ops.kernels import available, choose
 from fasteraa.policy.policy import Choice, Policy, SubPolicy, check_colour
+from fasteraa.runtime.documents import quoted
 
 _EDGE = 1e-4  # probabilities enter the logit squeezed into [_EDGE, 1 - _EDGE], so that 0 and 1 keep a gradient
+_MOST_CHOICES = 50_000  # the file of a frozen policy stays within the limit of its reader
 _NEGLIGIBLE = 1e-4  # choices with a smaller weight are left out of the frozen policy
 
 
@@ -59,6 +61,11 @@ class SoftPolicy(nn.Module):
             _check_positive(name, temperature)
         _check_positive("chunk_size", chunk_size)
         self.ops: list[Op] = select(ops)
+        if sub_policies * operation_count * len(self.ops) > _MOST_CHOICES:
+            raise PolicyError(
+                f"a policy can hold {_MOST_CHOICES:,} choices, got sub_policies {sub_policies:,} x operation_count "
+                f"{operation_count:,} x {len(self.ops)} operations"
+            )
         self.spans = {name: check_span(find(name), span) for name, span in (spans or {}).items()}
         self.fill = check_colour("fill", fill)
         self.choice_temperature = choice_temperature
@@ -221,4 +228,4 @@ def _unit(parameter: Tensor) -> Tensor:
 
 def _check_positive(name: str, number: float) -> None:
     if not number > 0:
-        raise PolicyError(f"{name} must be positive, got {number}")
+        raise PolicyError(f"{name} must be positive, got {quoted(number, 40)}")

@@ -12,9 +12,10 @@ from typing import Any
 from fasteraa.comparison.contenders import YARDSTICKS
 from fasteraa.comparison.per_op import PerOp
 from fasteraa.comparison.table import Comparison, Row, is_yardstick
-from fasteraa.errors import FasterAAError, RunError, reason
+from fasteraa.errors import FasterAAError, RunError
 from fasteraa.policy.describe import describe_sub_policy
 from fasteraa.report.svg import Scale, bar, dot, drawing, error_bar, short, text, x_axis
+from fasteraa.runtime.documents import cut, read_json
 from fasteraa.runtime.files import write_atomic
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import twice_words
@@ -164,8 +165,8 @@ def plain(value: Any) -> Any:
 
 def read_comparison(path: Path) -> Comparison:
     """What `publish` wrote."""
+    content = read_json(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         recipe = TrainRecipe(**content["recipe"])
         rows = tuple(_row(row) for row in content["rows"])
         facts = {name: kind(content[name]) for name, kind in _FACTS.items()}
@@ -181,10 +182,8 @@ def read_comparison(path: Path) -> Comparison:
             twice=int(content.get("twice", 0)),
             **facts,
         )
-    except OSError as error:
-        raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FasterAAError) as error:
-        raise RunError(f"{str(path)!r} is no comparison that fasteraa compare wrote: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, FasterAAError) as error:
+        raise RunError(f"{str(path)!r} is no comparison that fasteraa compare wrote: {cut(error)}") from error
 
 
 _FACTS: dict[str, Any] = {

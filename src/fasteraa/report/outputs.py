@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from fasteraa.data import ImageSet, load
@@ -20,18 +22,25 @@ from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult
 
+PREVIEW_OF = "policy"  # what a picture tells in its file: whose it is
 _SHOWN = 64  # images, of which a picture shows some and pairs others
 
 
 def write_result(
     result: Result, folder: RunFolder, source: Any, config: SearchConfig, data_root: str | Path | None
 ) -> None:
-    """The policy last but one: it is replaced when everything that describes it is there."""
+    """The policy last but one: it is replaced when everything that describes it is there.
+
+    What describes it names it, so that a reader can tell after a kill in between: the picture and the summary by its
+    hash, the result also by the digest of the file.
+    """
     for candidate in result.candidates:
         candidate.policy.save(folder.candidates / f"{as_file_name(candidate.label)}.json")
     with replacing(folder.preview) as partial:
         images, masks = _shown(result.data, source, config, data_root)
-        draw_sheet(result.policy, images, masks=masks).save(partial)
+        about = PngInfo()
+        about.add_text(PREVIEW_OF, result.policy.hash)
+        draw_sheet(result.policy, images, masks=masks).save(partial, pnginfo=about)
     write_atomic(folder.result, json.dumps(result_dict(result), indent=1) + "\n")
     result.policy.save(folder.policy)
     write_atomic(folder.summary, summarise(result) + "\n")
@@ -51,12 +60,18 @@ def result_dict(result: Result) -> dict[str, Any]:
     return {
         "chosen": result.chosen,
         "policy": result.policy.hash,
+        "policy_file": file_digest(result.policy.to_json()),
         "recommendation": summarise(result).split("\n\n")[0],
         "table": [_finite(asdict(row)) for row in result.table],
         "effects": result.effects.table() if result.effects else None,
         "candidates": {each.label: each.policy.hash for each in result.candidates},
         "note": result.note,
     }
+
+
+def file_digest(text: str) -> str:
+    """Of a policy file: its hash does not count the race that chose it."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _finite(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,12 +13,14 @@ import torch
 from torch import Tensor
 
 from fasteraa.comparison.table import Comparison
-from fasteraa.errors import RunError, reason
+from fasteraa.errors import ConfigError, RunError, reason
 from fasteraa.methods.config import OBJECTIVES, RENAMED, SearchConfig, make_config, read_config, read_tables
 from fasteraa.methods.faster_aa.step import soft_policy
 from fasteraa.ops import select
 from fasteraa.policy.policy import Policy
 from fasteraa.report.comparison import read_comparison
+from fasteraa.report.outputs import PREVIEW_OF, file_digest
+from fasteraa.runtime.documents import MOST_BYTES, parse_json, quoted, read_bytes, read_json
 from fasteraa.runtime.run_folder import RunFolder
 
 METRICS = ("distance", "penalty", "class_loss", "policy_class_loss", "change", "from_start", "seconds")
@@ -77,7 +78,7 @@ def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
     start, policy, gradient = _policy(folder.start), _policy(folder.policy), _gradient(folder)
     table = _comparison(path if comparison is None else comparison)
     state = _state(folder, setup, policy, gradient, len(metrics), table)
-    trajectory = _trajectory(folder, setup.config)
+    trajectory = _trajectory(folder, setup.config, setup.old)
     if setup.config is not None and trajectory is not None and (gradient is None or state == SEARCHING):
         gradient = soft_policy(setup.config, trajectory[-1]).freeze("what the search has so far")
     return RunRecord(
@@ -95,7 +96,7 @@ def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
         masses={} if setup.config is None or trajectory is None else _masses(setup.config, trajectory),
         comparison=table,
         per_op=_text((path if comparison is None else comparison) / "per_op.md"),
-        preview=_bytes(folder.preview),
+        preview=_preview(folder, policy),
         asked_for=folder.asked_for(),
     )
 
@@ -153,6 +154,8 @@ def _setup(folder: RunFolder) -> Setup:
 def _settings_of_version_01(tables: Mapping[str, Any]) -> dict[str, Any]:
     """With the names of today, and without what is gone."""
     given = tables.get("search", tables)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"[search] must be a table of settings, got search = {quoted(given)}")
     settings = {RENAMED.get(name, name): value for name, value in given.items() if name != "allowance"}
     if settings.get("objective") not in OBJECTIVES:
         settings.pop("objective", None)
@@ -196,8 +199,8 @@ def _races_again(folder: RunFolder) -> bool:
     """
     file = folder.race / "schedule.json"
     try:
-        over = json.loads(_text(file) or "{}").get("setup", {}).get("over", False)
-    except (ValueError, AttributeError, RecursionError):  # being written, or not ours
+        over = read_json(file).get("setup", {}).get("over", False) if file.is_file() else False
+    except (RunError, AttributeError):  # not ours
         return False
     written, ended = _stamp(file), _stamp(folder.summary)
     return written is not None and not over and (ended is None or written[0] > ended[0])
@@ -221,14 +224,23 @@ def _trainings(folder: RunFolder) -> int:
 
 def _bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes() if path.is_file() else None
-    except OSError as error:
-        raise RunError(f"{str(path)!r} could not be read: {reason(error)}") from error
+        return read_bytes(path, MOST_BYTES) if path.is_file() else None
+    except (OSError, ValueError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        raise RunError(f"{str(path)!r} could not be read: {why}") from error
 
 
 def _text(path: Path) -> str | None:
     content = _bytes(path)
     return None if content is None else content.decode("utf-8", "replace")
+
+
+def _preview(folder: RunFolder, policy: Policy | None) -> bytes | None:
+    """Of another policy than the one that is there it shows nothing."""
+    content = _bytes(folder.preview)
+    _, mark, after = (content or b"").partition(b"tEXt" + PREVIEW_OF.encode() + b"\0")
+    known = policy is None or not mark or after.startswith(policy.hash.encode())
+    return content if known else None
 
 
 def _policy(path: Path) -> Policy | None:
@@ -246,15 +258,14 @@ def _comparison(folder: Path) -> Comparison | None:
 
 
 def _result(folder: RunFolder, policy: Policy | None) -> dict[str, Any]:
-    """Of another policy than the one that is there it says nothing."""
-    content = _text(folder.result)
-    if content is None or policy is None:
+    """Of another policy than the one that is there, or of another race that chose it, it says nothing."""
+    if policy is None or not folder.result.is_file():
         return {}
-    try:
-        result = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{str(folder.result)!r} is not a complete JSON document: {error}") from error
-    return result if isinstance(result, dict) and result.get("policy") == policy.hash else {}
+    result = read_json(folder.result)
+    if not isinstance(result, dict) or result.get("policy") != policy.hash:
+        return {}
+    mine = result.get("policy_file")
+    return result if mine is None or mine == file_digest(_text(folder.policy) or "") else {}
 
 
 def _metrics(path: Path) -> tuple[dict[str, float], ...]:
@@ -266,33 +277,34 @@ def _metrics(path: Path) -> tuple[dict[str, float], ...]:
         if row is not None:
             rows.append(row)
         elif number < len(lines):
-            raise RunError(f"line {number} of {str(path)!r} is no epoch of a search: {line[:60]!r}")
+            raise RunError(f"line {number} of {str(path)!r} is no epoch of a search: {quoted(line, 60)}")
     return tuple(rows)
 
 
 def _epoch(line: str) -> dict[str, float] | None:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         return {name: float(row[name]) for name in METRICS if math.isfinite(float(row[name]))}
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RunError):
         return None
 
 
 # --- the trajectory --------------------------------------------------------------------------------------------
 
 
-def _trajectory(folder: RunFolder, config: SearchConfig | None) -> Tensor | None:
+def _trajectory(folder: RunFolder, config: SearchConfig | None, old: bool) -> Tensor | None:
     """(epochs + 1, 3, L, K, N): choice, probability and magnitude at the start and after every epoch."""
     if config is None:
         return None
-    state = folder.load_checkpoint(torch.device("cpu"))
+    state = folder.load_checkpoint(torch.device("cpu"), mmap=True, sealed=not old)
     if state is None or "trajectory" not in state:
         return None
     shape = (3, config.sub_policies, config.operation_count, len(select(config.ops)))
     trajectory = state["trajectory"]
-    if not isinstance(trajectory, Tensor) or trajectory.ndim != 5 or tuple(trajectory.shape[1:]) != shape:
+    fits = isinstance(trajectory, Tensor) and trajectory.ndim == 5 and tuple(trajectory.shape[1:]) == shape
+    if not fits or not len(trajectory) or not trajectory.is_floating_point() or not bool(trajectory.isfinite().all()):
         raise RunError(f"the checkpoint {str(folder.checkpoint)!r} does not fit the settings in config.toml")
-    return trajectory.float()
+    return torch.as_tensor(trajectory, dtype=torch.float32).clone()
 
 
 def _masses(config: SearchConfig, trajectory: Tensor) -> dict[str, tuple[float, ...]]:

@@ -6,8 +6,10 @@ Two addresses and no files: the page, made anew when the folder has changed, and
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -61,6 +63,13 @@ def _trouble(text: str) -> str:
     )
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle is no error of ours; anything else is shown as usual."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
 def make_server(run: Path, port: int, options: Options | None = None) -> ThreadingHTTPServer:
     """A server on this machine's own address, where no other machine can reach it; port 0 takes a free one."""
     site = Site(run, options or Options())
@@ -75,12 +84,13 @@ def make_server(run: Path, port: int, options: Options | None = None) -> Threadi
         def _send(self, with_body: bool) -> None:
             code, kind, content = site.answer(self.path) if self._asked_here() else _ELSEWHERE
             body = content.encode()
-            self.send_response(code)
-            for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), *_HEADERS):
-                self.send_header(name, value)
-            self.end_headers()
-            if with_body:
-                self.wfile.write(body)
+            with suppress(ConnectionError):  # who asked has gone
+                self.send_response(code)
+                for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), *_HEADERS):
+                    self.send_header(name, value)
+                self.end_headers()
+                if with_body:
+                    self.wfile.write(body)
 
         def _asked_here(self) -> bool:
             """A page of somebody else must not read this one by giving our address a name of its own."""
@@ -91,7 +101,7 @@ def make_server(run: Path, port: int, options: Options | None = None) -> Threadi
             pass
 
     try:
-        return ThreadingHTTPServer((HOST, port), Handler)
+        return _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise RunError(f"port {port} of {HOST} cannot be served ({why}): choose another with --port") from error

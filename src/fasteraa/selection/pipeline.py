@@ -183,16 +183,7 @@ def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
     searched = next((each.policy.provenance for each in candidates if "planned" in each.details), None)
     if searched is not None:
         return searched
-    data = task.data
-    about = {
-        "name": data.name,
-        "task": data.task,
-        "images": len(data),
-        "classes": len(data.classes),
-        "size": list(data.size),
-        "fingerprint": data.fingerprint,
-    }
-    device = device_name(task.device)
+    about, device = task.data.about(), device_name(task.device)
     return {"method": "race", "data": about, "config": task.config.plain(), "finished": True, "device": device}
 
 

@@ -19,7 +19,8 @@ from typing import Any
 from fasteraa.errors import RaceError, RunError
 from fasteraa.methods import Candidate
 from fasteraa.policy.policy import Policy
-from fasteraa.runtime.files import as_file_name, write_atomic
+from fasteraa.runtime.documents import cut, read_json
+from fasteraa.runtime.files import as_file_name, sealed, unsealed, write_atomic
 from fasteraa.selection.race import check_candidates
 from fasteraa.train.command import TrainingFailed, finite
 from fasteraa.train.statistics import Estimate, paired, student_cdf
@@ -82,14 +83,16 @@ class _Scores:
         if not file.is_file():
             return None
         try:
-            return self.sign * finite(json.loads(file.read_text(encoding="utf-8"))["score"], str(file))
-        except (ValueError, KeyError, TypeError, OSError, RecursionError, TrainingFailed) as error:
-            raise RunError(f"the score {str(file)!r} cannot be read ({error}): remove it to run it again") from error
+            return self.sign * finite(unsealed(read_json(file))["score"], str(file))
+        except (ValueError, KeyError, TypeError, RunError) as error:
+            if isinstance(error, RunError) and isinstance(error.__cause__, OSError):
+                raise
+            raise RunError(f"the score {str(file)!r} cannot be read ({cut(error)}): remove it to run it again") from error
 
     def write(self, candidate: Candidate, seed: int, score: float, seconds: float) -> None:
         content: dict[str, Any] = {"label": candidate.label, "policy": candidate.policy.hash, "seed": seed}
         content |= {"score": self.sign * score, "seconds": round(seconds, 2)}
-        write_atomic(self.path(candidate, seed) / "result.json", json.dumps(content, indent=1) + "\n")
+        write_atomic(self.path(candidate, seed) / "result.json", json.dumps(sealed(content), indent=1) + "\n")
 
 
 def race_scores(

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.documents import cut, read_json
 
 PLACEHOLDERS = ("policy", "seed", "out")
 _SCORE = re.compile(r"^\s*score:\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
@@ -103,9 +104,11 @@ def read_score(out: Path, log: Path) -> float:
     file = out / "score.json"
     if file.is_file():
         try:
-            return finite(json.loads(file.read_text(encoding="utf-8"))["score"], str(file))
-        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
-            raise TrainingFailed(f'{file} must hold {{"score": NUMBER}} ({str(error)[:100]})') from error
+            return finite(read_json(file)["score"], str(file))
+        except (ValueError, KeyError, TypeError, RunError) as error:
+            if isinstance(error, TrainingFailed):
+                raise
+            raise TrainingFailed(f'{file} must hold {{"score": NUMBER}} ({cut(error, 100)})') from error
     with log.open("rb") as written:
         written.seek(max(0, log.stat().st_size - _TAIL))
         lines = _SCORE.findall(written.read().decode(errors="replace"))
@@ -117,7 +120,7 @@ def read_score(out: Path, log: Path) -> float:
 def finite(value: object, where: str) -> float:
     try:
         score = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TrainingFailed(f"its score is no number: {str(value)[:60]!r} ({where})") from None
     if isinstance(value, bool) or not math.isfinite(score):
         raise TrainingFailed(f"its score is not finite: {value} ({where})")

@@ -12,6 +12,8 @@ from typing import Any
 
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.documents import quoted
+from fasteraa.train.metrics import LARGEST
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import Split
 
@@ -66,15 +68,17 @@ class Outcome:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Outcome:
         """From the record of a run; KeyError, TypeError or ValueError if it cannot be one."""
-        together = _number(record, "together", 1, math.inf, 1)
-        whole = _number(record, "seconds", 0, math.inf)
-        seconds = _number(record, "share_seconds", 0, math.inf, whole / together)
+        together = _number(record, "together", 1, LARGEST, 1)
+        whole = _number(record, "seconds", 0, LARGEST)
+        seconds = _number(record, "share_seconds", 0, LARGEST, whole / together)
         if "diverged" in record:
-            return cls(math.nan, math.nan, math.nan, seconds, str(record["diverged"]), record)
+            if not isinstance(record["diverged"], str):
+                raise TypeError(f"diverged must be text, got {quoted(record['diverged'], 60)}")
+            return cls(math.nan, math.nan, math.nan, seconds, record["diverged"], record)
         return cls(
             _number(record, "error", 0, 100),
-            _number(record, "held_out_loss", 0, math.inf, math.nan),
-            _number(record, "train_loss", 0, math.inf, math.nan),
+            _number(record, "held_out_loss", 0, LARGEST, math.nan),
+            _number(record, "train_loss", 0, LARGEST, math.nan),
             seconds,
             None,
             record,
@@ -87,7 +91,7 @@ def _number(record: Mapping[str, Any], name: str, low: float, high: float, witho
         return without
     value = record[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (math.isfinite(value) and low <= value <= high):
-        raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value:g}")
+        raise TypeError(f"{name} must be a number, got {quoted(value, 60)}")
+    if not low <= value <= high:  # which a NaN is not, either
+        raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {quoted(value, 60)}")
     return float(value)

@@ -12,6 +12,8 @@ from torch import Tensor
 
 _TEMPERATURES = tuple(2 ** (quarter / 4) for quarter in range(-8, 17))
 
+LARGEST = 1e9  # loss, or seconds, that counts as measured: what is larger came of numbers that were lost
+
 
 class Measured(NamedTuple):
     """Of images that were not trained on."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fasteraa.errors import RunError
-from fasteraa.runtime.files import as_file_name, explain_os_error, write_atomic
+from fasteraa.runtime.documents import cut, read_json
+from fasteraa.runtime.files import as_file_name, explain_os_error, sealed, unsealed, write_atomic
 from fasteraa.train.job import Outcome, TrainJob
 
 RUNS, PACKED, NETWORKS = "runs", "runs.json", "networks"
+_LARGEST = 1 << 20  # bytes of a record
 
 
 class RunCache:
@@ -57,16 +59,16 @@ class RunCache:
     def _read(self, job: TrainJob) -> Outcome | None:
         file = self.file(job)
         if file.exists():
-            return _outcome(file, lambda: json.loads(file.read_text(encoding="utf-8")))
+            return _outcome(file, lambda: unsealed(read_json(file, most=_LARGEST)))
         if job.key in self._packed:
-            return _outcome(self.folder / PACKED, lambda: self._packed[job.key])
+            return _outcome(self.folder / PACKED, lambda: unsealed(self._packed[job.key]))
         return None
 
     def write(self, job: TrainJob, record: Mapping[str, Any]) -> None:
         """A record that is there already stays as it is."""
         file = self.file(job)
         if not file.exists():
-            write_atomic(file, json.dumps(record, indent=1) + "\n")
+            write_atomic(file, json.dumps(sealed(record), indent=1) + "\n")
 
     @cached_property
     def _packed(self) -> dict[str, dict[str, Any]]:
@@ -75,7 +77,7 @@ class RunCache:
 
 def pack(folder: Path, files: Iterable[Path]) -> None:
     """One file of many records; what was packed before stays."""
-    records = {file.stem.rpartition("-")[2]: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    records = {file.stem.rpartition("-")[2]: read_json(file, most=_LARGEST) for file in files}
     content = {**_read_packed(folder / PACKED), **records}
     rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(content[key])}" for key in sorted(content))
     write_atomic(folder / PACKED, f"{{\n{rows}\n}}\n")
@@ -85,18 +87,24 @@ def _read_packed(file: Path) -> dict[str, dict[str, Any]]:
     if not file.exists():
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
         if not isinstance(content, dict) or not all(isinstance(each, dict) for each in content.values()):
             raise ValueError("it must hold an object of records")
-    except (ValueError, OSError, RecursionError) as error:
-        raise RunError(
-            f"the records {str(file)!r} cannot be read ({error}): remove the file to run them again"
-        ) from error
+    except (ValueError, RunError) as error:
+        raise _damaged("the records", file, error, "remove the file to run them again") from error
     return content
 
 
-def _outcome(file: Path, read: Any) -> Outcome:
+def _outcome(file: Path, read: Callable[[], dict[str, Any]]) -> Outcome:
     try:
         return Outcome.of(read())
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise RunError(f"the record {str(file)!r} cannot be read ({error}): remove it to run it again") from error
+    except (ValueError, KeyError, TypeError, RunError) as error:
+        raise _damaged("the record", file, error, "remove it to run it again") from error
+
+
+def _damaged(what: str, file: Path, error: Exception, advice: str) -> RunError:
+    """A file that may not be read is not damaged."""
+    if isinstance(error, RunError) and isinstance(error.__cause__, OSError):
+        return error
+    why = cut(str(error).removeprefix(repr(str(file))).strip())
+    return RunError(f"{what} {str(file)!r} cannot be read ({why}): {advice}")

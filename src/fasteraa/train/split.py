@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from fasteraa.data import ImageSet
-from fasteraa.data.decode import Look
+from fasteraa.data.decode import Look, Window
 from fasteraa.data.image_folder import check_beside
 from fasteraa.data.lazy_set import Images, LazyImageSet
-from fasteraa.data.load import as_size, check_not_empty, hold_out
+from fasteraa.data.load import as_size, check_not_empty, check_window, hold_out
 from fasteraa.data.materialize import Wanted, gather, probe_size
 from fasteraa.data.requirements import check_for_classifiers
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source
 from fasteraa.errors import ConfigError, DataError, SplitError
+from fasteraa.runtime.memory import machine_memory
 
 HELD_OUT = 0.2  # of the training images, where a source has no other ones
 MEMORY_SHARE = 0.5  # of this machine's memory: decoded images that need more stay in their files
@@ -86,11 +86,13 @@ def open_split(
     held_out: float | None = None,
     seed: int = 0,
     interpolation: str = "bilinear",
+    window: Window | None = None,
 ) -> Split:
     """Training images, and the source's test (or val) images; a part of the training images where it has none.
 
     `held_out` asks for such a part in any case, so that a choice can be made without a look at the test images. The
-    `folder` that is going to be written must not lie among the images.
+    `folder` that is going to be written must not lie among the images. Levels of more than 8 bits are scaled as in
+    the training images.
     """
     if held_out is not None and not 0 < held_out < 1:
         raise ConfigError(f"the held-out share must be in (0, 1), got {held_out}")
@@ -107,11 +109,11 @@ def open_split(
         train, test = hold_out(train, opened.name, share, seed)
         percent = 100 * len(test) / all_of_them  # every class is in it, so it may be more than was asked for
         measured_on = f"{percent:.3g}% of the training images"
-    look = Look(interpolation=interpolation)
+    look = Look(interpolation=interpolation, window=check_window(window))
     side = as_size(size) or probe_size(train, look)
     fits = fits_memory((subset or len(train)) + len(test), side)
     data = _images(train, opened.name, side, fits, look, subset, seed)
-    measured = _images(test, opened.name, side, fits, look)
+    measured = _images(test, opened.name, side, fits, replace(look, window=data.window or look.window))
     other = "test" if "test" in opened.splits else "val"
     return Split(data, measured, measured_on, share, seed, other)
 
@@ -129,7 +131,7 @@ def fits_memory(count: int, size: tuple[int, int]) -> bool:
 
 
 def _memory() -> int | None:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+    return machine_memory()
 
 
 def _images(

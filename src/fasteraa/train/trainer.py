@@ -36,7 +36,7 @@ from fasteraa.runtime.seeds import seeded
 from fasteraa.runtime.signals import defer_signals
 from fasteraa.train.captured import CapturedGroup, tuned_convolutions
 from fasteraa.train.device_batches import Batch, Feed, epoch_seed
-from fasteraa.train.metrics import Measured, measured
+from fasteraa.train.metrics import LARGEST, Measured, measured
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.worker_batches import make_feed, plain_batches
 
@@ -159,7 +159,7 @@ def _outcome(group: Group, training: Training, held_out: Images, provenance: dic
         why = f"the training loss was not finite in epoch {training.diverged}"
         return Diverged(why, group.seconds, together, provenance)
     measured = training.measure(held_out)
-    if not math.isfinite(measured.loss):  # the last steps ruined it: the loss of an epoch does not know of the last one
+    if not measured.loss < LARGEST:  # the last steps ruined it: the loss of an epoch does not know of the last one
         return Diverged("the loss on held-out images was not finite", group.seconds, together, provenance)
     return Trained(
         error=measured.error,
@@ -253,7 +253,7 @@ class Group:
         self.epoch += 1
         for member, mean in zip(self.members, means, strict=True):
             member.loss = mean
-            if member.diverged is None and not math.isfinite(mean):
+            if member.diverged is None and not mean < LARGEST:
                 member.diverged = self.epoch  # it keeps its place in the graph: to record another would take longer
 
     def _rest_of_epoch(self, steps: int) -> float:

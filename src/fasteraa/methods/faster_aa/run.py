@@ -385,6 +385,9 @@ class Run:
             f"{self.data.name}: {len(self.data)} {what} {len(self.data.classes)} classes at {height}x{width}, "
             f"critic {self.backbone} on {self.device}"
         )
+        if self.data.window is not None:
+            low, high = self.data.window
+            self.progress.say(f"images of more than 8 bits: levels {low}..{high} become 0..255")
         if self.data.broken:
             self.progress.say(f"{len(self.data.broken)} images could not be read: see {str(self.folder.broken)!r}")
             lines = (json.dumps({"path": each.path, "reason": each.reason}) + "\n" for each in self.data.broken)
@@ -398,14 +401,7 @@ class Run:
         device = platform.machine() + " CPU" if on_cpu else torch.cuda.get_device_name(self.device)
         return {
             "method": "Faster AutoAugment",
-            "data": {
-                "name": self.data.name,
-                "task": self.data.task,
-                "images": len(self.data),
-                "classes": len(self.data.classes),
-                "size": list(self.data.size),
-                "fingerprint": self.data.fingerprint,
-            },
+            "data": self.data.about(),
             "config": self.config.plain(),
             "backbone": self.backbone,
             "precision": "float32" if (on_cpu and self.step.precision == "tf32") else self.step.precision,
