@@ -12,6 +12,7 @@ from fasteraa.errors import ConfigError
 from fasteraa.methods.method import Budget, Candidate, Expected, Method
 from fasteraa.runtime.registry import Registry
 
+# Every method by its name.
 METHODS = Registry(
     "method",
     "fasteraa.methods",
@@ -25,6 +26,7 @@ METHODS = Registry(
         "autoaugment": "fasteraa.methods.autoaugment:AutoAugment",
     },
 )
+# What a search asks unless told otherwise.
 DEFAULT_METHODS = ("faster-aa", "op-effects", "published")
 __all__ = ["DEFAULT_METHODS", "METHODS", "Budget", "Candidate", "Expected", "Method", "make_methods"]
 
