@@ -15,6 +15,7 @@ import typer
 import yaml
 from PIL import Image
 
+from fasteraa import RaceConfig, SearchConfig, search
 from fasteraa.cli.app import app
 from fasteraa.data import load
 from fasteraa.methods.faster_aa.objective import penalty_gradient
@@ -125,7 +126,7 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize(
     ("text", "broken"),
     [
-        ("[a](search.md) [b](search.md#how-much-of-it) [c](https://example.org/x.md) `[d](gone.md)`", []),
+        ("[a](search.md) [b](search.md#sources) [c](https://example.org/x.md) `[d](gone.md)`", []),
         ("```python\n[a](gone.md)\n```\n[b](gone.md)", ["gone.md"]),
         ("[a](../examples)", ["../examples"]),
         ("[a](search.md#how-much)", ["search.md#how-much"]),
@@ -241,7 +242,7 @@ def test_documented_scripts_exist():
 
 
 SMALL = {  # what makes a command of the quick start a matter of seconds
-    "search": ["--epochs", "1", "--batch-size", "8", "--subset", "40", "--size", "16", "--no-calibrate"],
+    "search": ["--epochs", "1", "--batch-size", "8", "--subset", "40", "--size", "16", "--no-race"],
     "compare": ["--epochs", "1", "--subset", "40", "--seeds", "1", "--jobs", "1", "--held-out", "0.5"],
 }
 
@@ -320,10 +321,19 @@ def test_the_network_of_the_guide_makes_a_critic(guide):
     assert all(parameter.grad is not None for parameter in critic.head.parameters() if parameter.ndim > 1)
 
 
-def test_the_search_methods_of_the_guide_find_policies(guide):
-    methods = guide("A search method")
-    found = methods.random_search(tries=2, epochs=1, subset=50)
-    assert found.hash in {Policy.named("random", seed=seed).hash for seed in range(2)}
+def test_the_search_method_of_the_guide_proposes_policies(guide):
+    method = guide("A search method").RandomSearch()
+    config = SearchConfig(subset=60, size=16, batch_size=32)
+    race = RaceConfig(trainings=6, epochs=1)
+    result = search(None, config, methods=[method], race=race, device="cpu", jobs=1)
+    known = {Policy.named("random", seed=seed).hash for seed in range(3)}
+    assert {each.policy.hash for each in result.candidates} <= known
+    source = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8").split("class RandomSearch")[1].split("```")[0]
+    assert len(source.splitlines()) < 40
+
+
+def test_another_loss_of_the_guide_is_learned(guide):
+    methods = guide("Another loss")
     data = load(subset=20)
     batches = [(data.images / 255, data.labels)] * 8
     settings = {"sub_policies": 1, "operation_count": 1, "ops": ("brightness",)}

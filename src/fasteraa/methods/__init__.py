@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fasteraa.errors import ConfigError
-from fasteraa.methods.method import Budget, Candidate, Expected, Method
+from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.method import Expected as Expected
 from fasteraa.runtime.registry import Registry
 
+# Every method by its name.
 METHODS = Registry(
     "method",
     "fasteraa.methods",
@@ -25,8 +27,9 @@ METHODS = Registry(
         "autoaugment": "fasteraa.methods.autoaugment:AutoAugment",
     },
 )
+# What a search asks unless told otherwise.
 DEFAULT_METHODS = ("faster-aa", "op-effects", "published")
-__all__ = ["DEFAULT_METHODS", "METHODS", "Budget", "Candidate", "Expected", "Method", "make_methods"]
+__all__ = ["DEFAULT_METHODS", "METHODS", "Budget", "Candidate", "Method", "make_methods"]
 
 
 def make_methods(names: str | Sequence[str | Method]) -> list[Method]:

@@ -61,6 +61,7 @@ class Budget:
         return seconds if self.trainings is None else float(trainings)
 
     def share(self, part: float) -> Budget:
+        """A part of it."""
         return Budget(part * self.seconds, None if self.trainings is None else int(part * self.trainings))
 
     def less(self, spent: float) -> Budget:

@@ -39,6 +39,7 @@ class RaceConfig(Settings):
 
     @property
     def fine_tunes(self) -> bool:
+        """Whether the training begins with weights of another task."""
         return self.pretrained or bool(self.weights)
 
     def _converted(self, name: str, value: Any) -> Any:
