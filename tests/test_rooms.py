@@ -14,8 +14,8 @@ from fasteraa import _version
 SOURCE = Path(fasteraa.__file__).parent
 # a room may import itself and the rooms before it
 ORDER = [
-    "_version", "_lazy", "errors", "images", "runtime", "ops", "policy", "data", "nets", "train", "methods", "selection",
-    "comparison", "export", "report", "api", "reproduce", "bench", "testing", "cli",
+    "_version", "_lazy", "errors", "images", "runtime", "ops", "policy", "data", "nets", "train", "methods",
+    "selection", "comparison", "export", "report", "api", "reproduce", "bench", "testing", "cli",
 ]  # fmt: skip
 
 

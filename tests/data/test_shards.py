@@ -152,7 +152,7 @@ def test_several_damaged_headers_are_beyond_the_budget(forty):
     file, headers = forty
     for name in ("10.png", "20.png", "30.cls"):
         flip(file, headers[name] + 3)
-    with pytest.raises(DataError, match="3 of 37 images .* the budget allows 1"):
+    with pytest.raises(DataError, match=r"3 of 37 images .* the budget allows 1"):
         load(file)
     assert any("fasteraa search will refuse them: 3 of 37" in line for line in check(file).lines())
     assert len(load(file, broken_budget=0.1)) == 37
@@ -241,7 +241,7 @@ def test_labels_and_images_of_an_insane_size(tmp_path, paint, monkeypatch):
 )
 def test_more_names_than_there_can_be_shards(tmp_path, paint, pattern):
     write_shard(tmp_path / "000.tar", [("a.png", paint(0)), ("a.cls", b"x")])
-    with pytest.raises(DataError, match="no such shard|at most 10 braces") as error:
+    with pytest.raises(DataError, match=r"no such shard|at most 10 braces") as error:
         load(f"{tmp_path}/{pattern}")
     assert len(str(error.value)) < 600
 

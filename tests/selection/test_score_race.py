@@ -119,7 +119,7 @@ def test_from_python(tmp_path):
     assert result.chosen == "uniform"  # and none took part
     assert fasteraa.load(tmp_path).hash == Policy.named("uniform").hash
     written = json.loads((tmp_path / "result.json").read_text())
-    assert [row["label"] for row in written["table"]][0] == "uniform"
+    assert written["table"][0]["label"] == "uniform"
     assert (tmp_path / "summary.txt").read_text().startswith("Use uniform: score")
 
 

@@ -120,7 +120,7 @@ class SearchConfig(Settings):
 
 PAPER_EPOCHS, LEAST_STEPS = 20, 300  # with fewer steps the critic is too crude to follow
 BESIDE = ("run", "race", "train")  # tables that a run keeps beside [search]
-RENAMED = {"backbone": "critic"}
+RENAMED: dict[str, str] = {"backbone": "critic"}
 # settings with which a run may be resumed that was begun with others
 _MAY_CHANGE = ("epochs", "fast", "kernels", "deterministic")
 FIELDS = SearchConfig.fields()

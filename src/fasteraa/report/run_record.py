@@ -156,7 +156,9 @@ def _settings_of_version_01(tables: Mapping[str, Any]) -> dict[str, Any]:
     given = tables.get("search", tables)
     if not isinstance(given, Mapping):
         raise ConfigError(f"[search] must be a table of settings, got search = {quoted(given)}")
-    settings = {RENAMED.get(name, name): value for name, value in given.items() if name != "allowance"}
+    settings: dict[str, Any] = {
+        RENAMED.get(str(name), str(name)): value for name, value in given.items() if name != "allowance"
+    }
     if settings.get("objective") not in OBJECTIVES:
         settings.pop("objective", None)
     return settings

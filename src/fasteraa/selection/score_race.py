@@ -87,7 +87,9 @@ class _Scores:
         except (ValueError, KeyError, TypeError, RunError) as error:
             if isinstance(error, RunError) and isinstance(error.__cause__, OSError):
                 raise
-            raise RunError(f"the score {str(file)!r} cannot be read ({cut(error)}): remove it to run it again") from error
+            raise RunError(
+                f"the score {str(file)!r} cannot be read ({cut(error)}): remove it to run it again"
+            ) from error
 
     def write(self, candidate: Candidate, seed: int, score: float, seconds: float) -> None:
         content: dict[str, Any] = {"label": candidate.label, "policy": candidate.policy.hash, "seed": seed}

@@ -37,9 +37,11 @@ class RunCache:
 
     def file(self, job: TrainJob) -> Path:
         """The name is for people; the key decides: one that is there, or was begun, under another label is that one."""
+        file = self.runs / f"{as_file_name(job.label)}-{job.seed}-{job.key}.json"
+        if file.exists():
+            return file
         found = sorted(self.runs.glob(f"*-{job.key}.json")) or sorted(self.runs.glob(f"*-{job.key}.pt"))
-        name = f"{as_file_name(job.label)}-{job.seed}-{job.key}.json"
-        return found[0].with_suffix(".json") if found else self.runs / name
+        return found[0].with_suffix(".json") if found else file
 
     def checkpoint(self, job: TrainJob) -> Path:
         return self.file(job).with_suffix(".pt")
