@@ -66,6 +66,11 @@ def kept(folder):
     }
 
 
+def records(folder):
+    """Of trainings; what is still being written has a name that begins with a point."""
+    return list(folder.glob("race/runs/[!.]*.json"))
+
+
 # --- the same again --------------------------------------------------------------------------------------------------
 
 
@@ -99,20 +104,20 @@ def test_killed_in_the_middle_of_its_race_and_resumed_it_is_the_same_search(fini
     folder = tmp_path / "run"
     process = begin("search", "--out", folder, *FLAGS, *RACE_FLAGS, *ALONE)
     end = time.monotonic() + 120
-    while len(list(folder.glob("race/runs/*.json"))) < 3 and process.poll() is None and time.monotonic() < end:
+    while len(records(folder)) < 3 and process.poll() is None and time.monotonic() < end:
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM, err
     assert "is kept in" in err
     assert "--resume" in err
-    before = {file.name: file.stat().st_mtime_ns for file in folder.glob("race/runs/*.json")}
+    before = {file.name: file.stat().st_mtime_ns for file in records(folder)}
     assert 3 <= len(before) < sum(row.trainings for row in result.table)
     assert not (folder / "policy.json").exists()
     code, _, err = shell("search", "--out", folder, "--resume", *ALONE)  # the settings are those of the folder
     assert code == 0, err
     assert json.loads((folder / "result.json").read_text()) == result_dict(result)
-    after = {file.name: file.stat().st_mtime_ns for file in folder.glob("race/runs/*.json")}
+    after = {file.name: file.stat().st_mtime_ns for file in records(folder)}
     assert {name: after[name] for name in before} == before  # nothing was run again
 
 

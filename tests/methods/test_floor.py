@@ -168,7 +168,9 @@ def test_checkpoints_with_objectives_that_are_gone_are_refused(tiny, quick, tmp_
     folder = RunFolder(tmp_path)
     state = folder.load_checkpoint(CPU)
     folder.save_checkpoint({**state, "settings": {**state["settings"], "objective": objective}})
-    with pytest.raises(ConfigError, match=f"unknown objective '{objective}': .*paper, diverse") as refused:
+    with pytest.raises(
+        RunError, match=f"is of another run .unknown objective '{objective}': .*paper, diverse"
+    ) as refused:
         gradient_search(tiny, quick, out=tmp_path, resume=True)
     assert "\n" not in str(refused.value)
 

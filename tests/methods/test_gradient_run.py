@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from fasteraa.methods.faster_aa.step import Step, soft_policy
 from fasteraa.nets import choose_network
 from fasteraa.ops import Span
 from fasteraa.policy import Policy
+from fasteraa.runtime.checkpoint import save_checkpoint
 from fasteraa.runtime.device import find_device
 
 from .conftest import Stop, StopAfter
@@ -165,7 +167,7 @@ def test_a_damaged_checkpoint_is_named(tiny, quick, tmp_path):
     search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoint.pt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
-    with pytest.raises(RunError, match=r"checkpoint.*could not be read"):
+    with pytest.raises(RunError, match=r"checkpoint.* is damaged"):
         search(tiny, quick, out=tmp_path / "run", resume=True)
 
 
@@ -175,8 +177,8 @@ def test_nothing_in_a_checkpoint_is_executed(tiny, quick, tmp_path):
             return os.mkdir, (str(tmp_path / "executed"),)
 
     search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
-    torch.save({"critic": Evil()}, tmp_path / "run" / "checkpoint.pt")
-    with pytest.raises(RunError, match="could not be read"):
+    save_checkpoint(tmp_path / "run" / "checkpoint.pt", {"critic": Evil()})
+    with pytest.raises(RunError, match=r"is damaged \(Weights only load failed"):
         search(tiny, quick, out=tmp_path / "run", resume=True)
     assert not (tmp_path / "executed").exists()
 
@@ -217,10 +219,13 @@ def test_a_policy_that_is_no_number_any_more_stops_the_run(tiny, quick):
 
 
 def test_a_full_disk_is_named(tiny, quick, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
+    def full(path, mode="r", **_):
+        if "w" in mode and "checkpoint" in path.name:
+            raise OSError(28, "No space left on device")
+        return opened(path, mode)
 
-    monkeypatch.setattr(run_module.torch, "save", full)
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(RunError, match="No space left on device"):
         search(tiny, quick, out=tmp_path / "run")
     assert not list((tmp_path / "run").glob(".*"))  # no partial file
@@ -290,5 +295,5 @@ def test_unknown_names_are_noticed_before_any_work(tiny, quick, tmp_path):
 def test_a_damaged_checkpoint_is_called_that(tiny, quick, tmp_path):
     search(tiny, quick, out=tmp_path)
     (tmp_path / "checkpoint.pt").write_bytes(b"junk\n")
-    with pytest.raises(RunError, match=r"checkpoint.pt' could not be read: is it damaged\?"):
+    with pytest.raises(RunError, match=r"checkpoint.pt' is damaged \(it is too short\)"):
         search(tiny, quick, out=tmp_path, resume=True)

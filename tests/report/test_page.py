@@ -27,6 +27,7 @@ from fasteraa.report.preview import draw_sheet
 from fasteraa.report.run_record import read_run, status
 from fasteraa.report.serve import make_server
 from fasteraa.report.summary import mass
+from fasteraa.runtime.checkpoint import save_checkpoint
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.statistics import estimate, paired
 
@@ -544,14 +545,14 @@ def test_states(copy):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("policy.json", b"{", "not a complete JSON document"),
+        ("policy.json", b"{", "the policy is not valid JSON"),
         ("start.json", b"[]", "a policy must be an object"),
         ("config.toml", b"[search", "is not valid TOML"),
         ("config.toml", b"epochs = 'x'", "epochs must be a whole number"),
         ("config.toml", b"[search]\nepochs = 'x'\n[run]\n", "epochs must be a whole number"),
-        ("result.json", b"{", "is not a complete JSON document"),
+        ("result.json", b"{", "is not valid JSON"),
         ("metrics.jsonl", b"nothing\n{}\n", "line 1 of .* is no epoch"),
-        ("checkpoint.pt", b"PK", "could not be read: is it damaged"),
+        ("checkpoint.pt", b"PK", "is damaged .it is too short"),
         ("comparison.json", b'{"rows": 3}', "is no comparison"),
     ],
 )
@@ -563,7 +564,7 @@ def test_damaged_folders_are_one_line(copy, name, content, message):
 
 
 def test_a_checkpoint_of_other_settings(copy):
-    torch.save({"trajectory": torch.zeros(2, 3, 1, 1, 1)}, copy / "checkpoint.pt")
+    save_checkpoint(copy / "checkpoint.pt", {"trajectory": torch.zeros(2, 3, 1, 1, 1)})
     with pytest.raises(RunError, match="does not fit the settings"):
         make_page(copy, Options())
 
@@ -673,7 +674,7 @@ def test_a_damaged_folder_is_told_and_gets_well_again(server):
     (folder / "policy.json").write_text("{<b>")
     code, html = get(site, "/")
     assert code == 500
-    assert "not a complete JSON document" in html
+    assert "is not valid JSON" in html
     assert get(site, "/status.json")[0] == 500
     (folder / "policy.json").write_text(whole)
     assert get(site, "/")[0] == 200

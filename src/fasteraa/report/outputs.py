@@ -15,6 +15,7 @@ from torch import Tensor
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.methods.config import SearchConfig
+from fasteraa.policy.policy import Policy
 from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.report.summary import summarise, summarise_scores
 from fasteraa.runtime.files import as_file_name, replacing, write_atomic
@@ -60,7 +61,7 @@ def result_dict(result: Result) -> dict[str, Any]:
     return {
         "chosen": result.chosen,
         "policy": result.policy.hash,
-        "policy_file": file_digest(result.policy.to_json()),
+        "race": race_digest(result.policy),
         "recommendation": summarise(result).split("\n\n")[0],
         "table": [_finite(asdict(row)) for row in result.table],
         "effects": result.effects.table() if result.effects else None,
@@ -69,9 +70,9 @@ def result_dict(result: Result) -> dict[str, Any]:
     }
 
 
-def file_digest(text: str) -> str:
-    """Of a policy file: its hash does not count the race that chose it."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def race_digest(policy: Policy) -> str:
+    """Of the race that chose it, which its hash does not count."""
+    return hashlib.sha256(json.dumps(policy.provenance.get("race"), sort_keys=True).encode()).hexdigest()
 
 
 def _finite(value: Any) -> Any:

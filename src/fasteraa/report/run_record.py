@@ -19,7 +19,7 @@ from fasteraa.methods.faster_aa.step import soft_policy
 from fasteraa.ops import select
 from fasteraa.policy.policy import Policy
 from fasteraa.report.comparison import read_comparison
-from fasteraa.report.outputs import PREVIEW_OF, file_digest
+from fasteraa.report.outputs import PREVIEW_OF, race_digest
 from fasteraa.runtime.documents import MOST_BYTES, parse_json, quoted, read_bytes, read_json
 from fasteraa.runtime.run_folder import RunFolder
 
@@ -266,8 +266,7 @@ def _result(folder: RunFolder, policy: Policy | None) -> dict[str, Any]:
     result = read_json(folder.result)
     if not isinstance(result, dict) or result.get("policy") != policy.hash:
         return {}
-    mine = result.get("policy_file")
-    return result if mine is None or mine == file_digest(_text(folder.policy) or "") else {}
+    return result if result.get("race") in (None, race_digest(policy)) else {}
 
 
 def _metrics(path: Path) -> tuple[dict[str, float], ...]:

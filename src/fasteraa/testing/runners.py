@@ -23,7 +23,8 @@ import torch
 
 from fasteraa.data import load
 from fasteraa.policy.named import named
-from fasteraa.runtime.files import replacing
+from fasteraa.runtime.documents import read_json
+from fasteraa.runtime.files import replacing, sealed, unsealed, write_atomic
 from fasteraa.runtime.seeds import seeded
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import TrainRecipe
@@ -199,7 +200,7 @@ def _check_nothing_is_run_again(
 ) -> None:
     """A record that says something else than a training would is what comes back."""
     file = cache.file(jobs[-1])
-    file.write_text(json.dumps({**json.loads(file.read_text()), "error": 12.5}))
+    write_atomic(file, json.dumps(sealed({**unsealed(read_json(file)), "error": 12.5})))
     before = _records(cache)
     with make_runner(cache) as runner:
         outcomes = _by_key(runner.run(jobs))
