@@ -1,4 +1,4 @@
-# make setup | test | test-slow | test-extras | check | demo | docs | parity | mutate | generate
+# make setup | test | test-slow | test-alone | test-extras | fuzz | check | demo | docs | parity | mutate | generate
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -7,7 +7,7 @@ EXTRAS ?= dev
 JOBS ?= 2
 # called as a module: what pip installs need not be on the PATH
 UV = $(PYTHON) -m uv
-.PHONY: setup demo docs test test-slow test-extras check parity mutate generate clean
+.PHONY: setup demo docs test test-slow test-alone test-extras fuzz check parity mutate generate clean
 
 setup: $(STAMP)
 
@@ -20,23 +20,41 @@ $(STAMP): pyproject.toml
 	 { echo "no uv here: pip takes some minutes"; [ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear $(VENV); $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'; }
 	@touch $@
 
-# the main job on the embedded sample: a policy, its picture and a summary in demo/, then how it does beside others
+# the main job on the embedded sample; everything it makes is in demo/
 demo: $(STAMP)
 	@rm -rf demo
-	$(BIN)/fasteraa search --out demo --batch-size 64
-	$(BIN)/fasteraa compare --policies none,trivialaugment-wide,searched=demo --seeds 3 --out demo/comparison
+	@echo "1 of 3: find a policy for 1,000 images of Fashion-MNIST. Methods propose, short trainings judge."
+	@$(BIN)/fasteraa search --out demo --batch-size 64 --race-minutes 1
+	@echo; echo "2 of 3: does it help? Longer trainings, measured on 2,000 test images that the search has not seen."
+	@$(BIN)/fasteraa compare --policies none,trivialaugment-wide,searched=demo --seeds 2 --out demo/comparison
+	@echo; echo "3 of 3: one page with all of it."
+	@$(BIN)/fasteraa report demo --comparison demo/comparison
+	@echo
+	@echo "The picture:  demo/preview.png    what the policy does to images"
+	@echo "The page:     demo/report.html    open it in a browser"
+	@echo "Your images:  $(BIN)/fasteraa search photos/    a folder of images for each class"
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not expensive"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not expensive and not alone" --durations=15
 
-# what cannot be quick: a browser (Debian's chromium), every kernel compiled for a GPU
+# what cannot be quick (the mark expensive): a browser (Debian's chromium), every kernel compiled for a GPU
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m expensive
+
+# what needs the machine for itself, for minutes: a Ray cluster, torchrun, spawned loaders, 100,000 files, ten kills
+test-alone: $(STAMP)
+	@$(UV) pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS),ray]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS),ray]'
+	$(BIN)/python -m pytest -q -m alone
 
 # the exporters with DALI too, whose CPU backend needs no GPU but 600 MB
 test-extras: $(STAMP)
 	@$(UV) pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS),extras]' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[$(EXTRAS),extras]'
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/export tests/test_examples.py
+
+# thousands of damaged files of every format that we read, other ones each time: minutes
+EXAMPLES ?= 200
+fuzz: $(STAMP)
+	FASTERAA_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/test_fuzz.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

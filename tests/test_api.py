@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -60,10 +61,10 @@ def copy(finished, tmp_path):
 
 def kept(folder):
     """What a search leaves for people, as bytes."""
-    names = ("policy.json", "result.json", "summary.txt", "preview.png", "faster-aa.json")
-    return {name: (folder / name).read_bytes() for name in names} | {
-        file.name: file.read_bytes() for file in (folder / "candidates").iterdir()
-    }
+    names = ("policy.json", "result.json", "summary.txt", "preview.png", "methods/faster-aa/faster-aa.json")
+    content = {name: (folder / name).read_bytes() for name in names}
+    content["summary.txt"] = re.sub(rb"/\S+/run", b"RUN", content["summary.txt"])  # it says what to type
+    return content | {file.name: file.read_bytes() for file in (folder / "candidates").iterdir()}
 
 
 def records(folder):
@@ -184,7 +185,7 @@ def test_a_resume_that_fails_leaves_the_answer_as_it_was(copy):
         search(copy, resume=True)
     assert kept(copy) == before
     run.unlink()
-    (copy / "checkpoint.pt").write_bytes(b"no checkpoint")
+    (copy / "methods/faster-aa/checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(RunError, match=r"checkpoint\.pt' (is damaged|could not be read)"):
         search(copy, resume=True)
     assert kept(copy) == before
@@ -204,7 +205,10 @@ def test_without_a_race_it_is_the_policy_of_the_first_method(tmp_path, fasteraa)
     code, out, err = fasteraa("search", "--out", tmp_path / "run", "--no-race", *FLAGS, "--device", "cpu")
     assert code == 0, err
     assert "Use faster-aa: it is what its method proposes, and was not raced." in out
-    policy, gradient = (json.loads((tmp_path / "run" / name).read_text()) for name in ("policy.json", "faster-aa.json"))
+    policy, gradient = (
+        json.loads((tmp_path / "run" / name).read_text())
+        for name in ("policy.json", "methods/faster-aa/faster-aa.json")
+    )
     assert policy["sub_policies"] == gradient["sub_policies"]
     assert policy["provenance"]["candidate"] == "faster-aa"
     assert "race" not in policy["provenance"]
@@ -214,7 +218,7 @@ def test_without_a_race_it_is_the_policy_of_the_first_method(tmp_path, fasteraa)
 def test_the_first_method_is_the_first_that_was_named(tmp_path):
     result = search(tmp_path / "run", race=False, methods="published,faster-aa")
     assert (result.chosen, result.table, result.race) == ("none", (), None)
-    assert not (tmp_path / "run" / "faster-aa.json").exists()
+    assert not (tmp_path / "run" / "methods/faster-aa/faster-aa.json").exists()
 
 
 # --- what is refused before any work ---------------------------------------------------------------------------------
@@ -273,7 +277,7 @@ def test_policies_are_raced_by_name_file_and_object(tmp_path):
     assert result.policy.provenance["race"]["chosen"] == result.chosen
     assert result.policy.provenance["data"]["images"] == 60
     assert fasteraa.load(tmp_path / "run").hash == result.policy.hash
-    assert not (tmp_path / "run" / "checkpoint.pt").exists()  # there was no search
+    assert not (tmp_path / "run" / "methods/faster-aa/checkpoint.pt").exists()  # there was no search
 
 
 def test_names_with_settings_have_commas_of_their_own():
@@ -316,6 +320,13 @@ def arrays(count, seed=0):
     return rng.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8), np.arange(count) % 2
 
 
+def told(say):
+    """Progress that goes to a function."""
+    progress = Silent()
+    progress.say = say
+    return progress
+
+
 def compare(source, policies, **given):
     return fasteraa.compare(source, policies, **{"seeds": 2, "recipe": QUICK, "jobs": 1, "device": "cpu", **given})
 
@@ -326,7 +337,7 @@ def compare(source, policies, **given):
         ({"jobs": -1}, "jobs must be at least 1"),
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"network": "resnet-50"}, "the recipe is one for small, but the network was to be resnet-50"),
-        ({"max_minutes": -1}, "max_minutes must be at least 0, got -1"),
+        ({"minutes": -1}, "minutes must be at least 0, got -1"),
         ({"device": "gpu"}, "unknown device"),
         ({"train": {"epoch": 3}}, "unknown setting 'epoch'"),
         ({"held_out": 1.0}, r"held-out share must be in \(0, 1\), got 1"),
@@ -340,7 +351,7 @@ def test_comparisons_that_cannot_be(given, words, tmp_path):
 
 def test_policies_are_compared(tmp_path):
     said, data = [], arrays(60)
-    table = compare(data, "none,random", out=tmp_path, say=said.append)
+    table = compare(data, "none,random", out=tmp_path, progress=told(said.append))
     assert [row.label for row in table.rows] == ["none", "random"]
     assert table.held_out_images == 12  # 20% of 60
     assert len(table.rows[1].hashes) == 2
@@ -349,11 +360,11 @@ def test_policies_are_compared(tmp_path):
     assert said[0].endswith(
         "48 images at 8x8, 4 runs of small for 1 epoch on CPU; measured on 12 images (20% of the training images)"
     )
-    early = compare(data, "none,uniform", out=tmp_path, max_minutes=0, say=said.append)
+    early = compare(data, "none,uniform", out=tmp_path, minutes=0, progress=told(said.append))
     assert early.missing == 2
     assert [row.label for row in early.rows] == ["none"]  # those runs are there already
     assert (early.absent, early.missing_seeds) == (("uniform",), {"uniform": (0, 1)})
-    longer = compare(data, "none", out=tmp_path, train={"epochs": 2}, say=said.append)
+    longer = compare(data, "none", out=tmp_path, train={"epochs": 2}, progress=told(said.append))
     assert longer.recipe.epochs == 2
 
 
@@ -362,7 +373,7 @@ def test_images_that_are_trained_and_measured_on_are_told(tmp_path):
     tx[[1, 4]] = x[7]
     np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=tx, y_test=ty)
     said, words = [], "2 of the 6 held-out images are among the training images, too (the same pixels)"
-    table = compare(str(tmp_path / "d.npz"), "none", out=tmp_path / "out", seeds=1, say=said.append)
+    table = compare(str(tmp_path / "d.npz"), "none", out=tmp_path / "out", seeds=1, progress=told(said.append))
     assert said[0].startswith(words)
     assert words in (tmp_path / "out" / "comparison.md").read_text()
     assert read_comparison(tmp_path / "out" / "comparison.json").twice == table.twice == 2
@@ -374,15 +385,27 @@ def test_ctrl_c_leaves_a_table_of_what_was_finished(tmp_path):
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Stopped, match=r"2 of 4 runs were finished and are kept in .*: give the same command again"):
-        compare(arrays(60), "none,uniform", out=tmp_path, say=stop)
+        compare(arrays(60), "none,uniform", out=tmp_path, progress=told(stop))
     table = read_comparison(tmp_path / "comparison.json")
     assert (table.missing, [row.label for row in table.rows]) == (2, ["none", "uniform"])
-    assert compare(arrays(60), "none,uniform", out=tmp_path, say=str).missing == 0
+    assert compare(arrays(60), "none,uniform", out=tmp_path, progress=Silent()).missing == 0
 
 
 def test_a_run_that_failed_is_named_and_takes_no_other_with_it(tmp_path):
-    table = compare(arrays(60), "none,uniform", out=tmp_path, train={"learning_rate": 1e30, "clip": 0}, say=str)
+    table = compare(
+        arrays(60), "none,uniform", out=tmp_path, train={"learning_rate": 1e30, "clip": 0}, progress=Silent()
+    )
     assert len(table.diverged) == 4
     assert table.diverged[0].startswith("none, seed 0 (the training loss was not finite in epoch ")
     assert table.rows == ()
     assert table.absent == ("none", "uniform")
+
+
+def test_threads_wait_passively_unless_told_otherwise():
+    """Where other programs use the cores, threads that spin cost several times the time of a search."""
+    code = "import fasteraa, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    rest = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    for given, words in (({}, "PASSIVE False"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE False")):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**rest, **given})
+        assert done.stdout.strip() == words

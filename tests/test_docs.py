@@ -2,9 +2,10 @@
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,14 +16,15 @@ import typer
 import yaml
 from PIL import Image
 
-from fasteraa import RaceConfig, SearchConfig, search
 from fasteraa.cli.app import app
 from fasteraa.data import load
 from fasteraa.methods.faster_aa.objective import penalty_gradient
 from fasteraa.nets import Critic
 from fasteraa.ops import OPS
 from fasteraa.policy import Policy
+from fasteraa.testing.methods import check_method
 from fasteraa.testing.ops import CHECKS, parity
+from fasteraa.testing.sources import check_source
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,7 +36,7 @@ def tool(name):
     return module
 
 
-generate, pictures, reference, site = (tool(name) for name in ("generate", "pictures", "reference", "site"))
+generate, pictures, readme, reference, site = map(tool, ("generate", "pictures", "readme", "reference", "site"))
 PAGES = [*site.pages(), ROOT / "README.md"]
 
 
@@ -82,6 +84,28 @@ def test_a_changed_picture_is_noticed():
     assert not pictures.same(drawn(100), drawn(100, "shoe"))
 
 
+def test_the_picture_of_the_readme_is_fresh():
+    drawn, kept = readme.draw(), Image.open(readme.PICTURE)
+    assert readme.same(drawn, kept), "run `make generate`"
+    assert readme.PICTURE.stat().st_size < 400_000
+    x = readme.places()[3]
+    drawn.paste(drawn.crop((0, readme.HEAD, 96, readme.HEAD + 96)), (x, readme.HEAD))
+    assert not readme.same(drawn, kept)  # one tile of thirty
+
+
+def test_the_summary_in_the_readme_is_that_of_the_recorded_search():
+    """The numbers of the recording; the words are those of the code as it is now."""
+    recorded = readme.recorded_result()
+    kept = json.loads((readme.FOLDER / "first" / "result.json").read_text(encoding="utf-8"))
+    assert recorded.chosen == kept["chosen"]
+    assert [[row.label, row.trainings] for row in recorded.table] == [
+        [row["label"], row["trainings"]] for row in kept["table"]
+    ]
+    for row, old in zip(recorded.table, kept["table"], strict=True):
+        assert (row.error, row.loss) == pytest.approx((old["error"], old["loss"]), abs=1e-3)
+        assert (row.better or 0) == pytest.approx(old["better"] or 0, abs=0.02)
+
+
 def test_a_public_name_without_words_is_an_error():
     def find(where, *, deep: bool = False) -> int: ...
 
@@ -99,6 +123,24 @@ def test_the_reference_has_every_public_name():
     for module in reference.public_modules():
         for name in module.__all__:
             assert name == "__version__" or f"### `{module.__name__}.{name}`" in text
+
+
+WORDS = re.compile(
+    r"\b(anew|mend(s|ed|ing)?|reckon\w*|foret(ell\w*|old)|in the mean|held[ -]back|goes on|c[ao]me to nothing)\b",
+    re.IGNORECASE,
+)
+
+
+def misleading_words(text):
+    return [match[0] for match in WORDS.finditer(" ".join(text.split()))]
+
+
+def test_the_words_of_pages_messages_and_docstrings_are_the_usual_ones():
+    """again, fix, estimate, predict, on average, held out, continues, diverged."""
+    sources = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".html", ".js")]
+    words = {name_of(path): misleading_words(path.read_text(encoding="utf-8")) for path in [*PAGES, *sources]}
+    assert {path: found for path, found in words.items() if found} == {}
+    assert misleading_words("It was held\nback, and anew we recommend to mend it") == ["held back", "anew", "mend"]
 
 
 # --- links and nav -------------------------------------------------------------------------------------------------
@@ -208,6 +250,7 @@ def root_command():
 def wrong_words(line):
     """Commands, flags and targets that do not exist."""
     words = shlex.split(line, comments=True)
+    words = words[: words.index("--")] if "--" in words else words  # what follows is another's command
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
         return [word for word in words[1:] if "=" not in word and word not in targets]
@@ -321,15 +364,20 @@ def test_the_network_of_the_guide_makes_a_critic(guide):
     assert all(parameter.grad is not None for parameter in critic.head.parameters() if parameter.ndim > 1)
 
 
-def test_the_search_method_of_the_guide_proposes_policies(guide):
-    method = guide("A search method").RandomSearch()
-    config = SearchConfig(subset=60, size=16, batch_size=32)
-    race = RaceConfig(trainings=6, epochs=1)
-    result = search(None, config, methods=[method], race=race, device="cpu", jobs=1)
-    known = {Policy.named("random", seed=seed).hash for seed in range(3)}
-    assert {each.policy.hash for each in result.candidates} <= known
-    source = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8").split("class RandomSearch")[1].split("```")[0]
+def test_the_search_method_of_the_guide_passes_every_check(guide):
+    check_method(guide("A search method").Drawn)
+    source = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8").split("class Drawn")[1].split("```")[0]
     assert len(source.splitlines()) < 40
+
+
+def test_the_data_source_of_the_guide_passes_every_check(guide, tmp_path):
+    for number, name in enumerate(("train/cat_1.png", "train/dog_1.png", "train/cat_2.png", "test/dog_2.png")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / name)
+    opened = partial(guide("A data source").open_prefixed, str(tmp_path), None, False)
+    check_source(opened)
+    listing = opened().listing("train")
+    assert (listing.classes, listing.labels.tolist()) == (("cat", "dog"), [0, 0, 1])
 
 
 def test_another_loss_of_the_guide_is_learned(guide):

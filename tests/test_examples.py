@@ -1,12 +1,18 @@
 """The examples run, on tiny data, and train."""
 
 import importlib.util
+import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+
+import fasteraa
+from fasteraa.train.command import Command
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras reads it when it is imported
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
@@ -20,6 +26,9 @@ NEEDS = {
     "keras_layer": ["keras"],
     "dali_pipeline": ["nvidia.dali"],
     "standalone_file": [],
+    "race_timm": ["timm"],
+    "race_detection": [],
+    "race_segmentation": [],
 }
 
 
@@ -96,3 +105,52 @@ def test_standalone_file():
     before, after = example("standalone_file").main()
     assert [image.size for image in after] == [(28, 28)] * 10
     assert any(one != other for one, other in zip(before, after, strict=True))
+
+
+# --- trainings that a race judges by -------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves image files open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_race_timm(tmp_path):
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 16), ("val", 8)):
+        for index in range(count):
+            place = tmp_path / "photos" / split / ("left" if index % 2 else "right")
+            place.mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(0, 60, (40, 40, 3), dtype=np.uint8)
+            pixels[:, :, index % 2] += 180
+            Image.fromarray(pixels).save(place / f"{index}.png")
+    words = ["--model", "test_resnet", "--epochs", "12", "--batch-size", "8", "--size", "32", "--lr", "0.005"]
+    policy = tmp_path / "policy.json"
+    fasteraa.load("none").save(policy)
+    more = ["--aug", str(policy), "--seed", "0", "--out", str(tmp_path)]
+    error = example("race_timm").main([str(tmp_path / "photos"), *words, *more])
+    assert error < 0.3
+    assert json.loads((tmp_path / "score.json").read_text()) == {"score": error}
+
+
+def test_race_detection(capsys):
+    quick = ["--images", "24", "--epochs", "1", "--aug", "uniform"]
+    score = example("race_detection").main(quick)
+    assert 0 <= score <= 1
+    assert capsys.readouterr().out == f"score: {score}\n"
+
+
+def test_race_segmentation_through_a_race(tmp_path):
+    """Two fields of colour, as their masks say; the example is a command, and judges."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 8), ("val", 4)):
+        for kind in ("images", "masks"):
+            (tmp_path / "scenes" / split / kind).mkdir(parents=True)
+        for index in range(count):
+            mask = np.zeros((32, 32), dtype=np.uint8)
+            mask[:, int(rng.integers(8, 24)) :] = 1
+            pixels = np.where(mask[..., None] == 1, (200, 40, 40), (40, 40, 200)) + rng.integers(0, 40, (32, 32, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "scenes" / split / "images" / f"{index}.png")
+            Image.fromarray(mask).save(tmp_path / "scenes" / split / "masks" / f"{index}.png")
+    script, quick = str(FOLDER / "race_segmentation.py"), ("--size", "32", "--epochs", "2")
+    words = (sys.executable, script, str(tmp_path / "scenes"), *quick, "--aug", "{policy}", "--seed", "{seed}")
+    command = Command(words, lambda policy, file: policy.save(file))
+    result = fasteraa.race("none", train=command, seeds=1, maximize=True, out=tmp_path / "run")
+    assert result.table[0].score > 0.4

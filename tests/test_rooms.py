@@ -14,7 +14,7 @@ from fasteraa import _version
 SOURCE = Path(fasteraa.__file__).parent
 # a room may import itself and the rooms before it
 ORDER = [
-    "_version", "_lazy", "errors", "images", "runtime", "ops", "policy", "data", "nets", "train", "methods",
+    "_version", "_lazy", "errors", "images", "runtime", "ops", "policy", "data", "offline", "nets", "train", "methods",
     "selection", "comparison", "export", "report", "api", "reproduce", "bench", "testing", "cli",
 ]  # fmt: skip
 
@@ -107,7 +107,7 @@ def test_no_room_is_named_like_a_public_function():
 
 PUBLIC = [
     "Candidate", "Choice", "FasterAAError", "Policy", "RaceConfig", "SearchConfig", "SoftPolicy", "Span", "SubPolicy",
-    "__version__", "compare", "load", "ops", "race", "search",
+    "__version__", "apply", "compare", "load", "ops", "race", "search",
 ]  # fmt: skip
 
 

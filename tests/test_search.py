@@ -1,6 +1,7 @@
 """`fasteraa.search` without a race: any source, the folder of a run, resuming it, and being killed."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import fasteraa
 from fasteraa import api
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RunError
+from fasteraa.methods import Candidate, Method
 from fasteraa.methods.config import SearchConfig, read_config, read_tables
 from fasteraa.methods.faster_aa.run import gradient_search
 from fasteraa.policy import Policy
@@ -71,7 +73,7 @@ def test_the_result_and_the_folder(data, tmp_path):
     assert result.folder == tmp_path / "run"
     assert [each.label for each in result.candidates][:2] == ["faster-aa", "faster-aa-x2"]
     alone = gradient_search(data, QUICK, device="cpu").policy
-    assert result.policy.hash == alone.hash == Policy.load(tmp_path / "run" / "faster-aa.json").hash
+    assert result.policy.hash == alone.hash == Policy.load(tmp_path / "run" / "methods/faster-aa/faster-aa.json").hash
     assert Policy.load(tmp_path / "run" / "policy.json") == result.policy
     assert result.policy.provenance["candidate"] == "faster-aa"
     assert result.policy.provenance["data"]["fingerprint"] == data.fingerprint
@@ -85,12 +87,13 @@ def test_the_result_and_the_folder(data, tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["chosen"] == "faster-aa"
     files = {path.name for path in (tmp_path / "run").iterdir()} - {".lock"}
     assert files == {
-        "config.toml", "metrics.jsonl", "checkpoint.pt", "policy.json", "faster-aa.json", "start.json", "candidates",
-        "result.json", "summary.txt", "preview.png",
+        "config.toml", "policy.json", "candidates", "methods", "result.json", "summary.txt", "preview.png",
     }  # fmt: skip
+    own = {path.name for path in (tmp_path / "run" / "methods" / "faster-aa").iterdir()}
+    assert own == {"metrics.jsonl", "checkpoint.pt", "faster-aa.json", "start.json"}
 
 
-@pytest.mark.parametrize("name", ["policy.json", "faster-aa.json", "start.json", "metrics.jsonl"])
+@pytest.mark.parametrize("name", ["policy.json", "methods"])
 def test_what_lies_in_a_folder_is_not_overwritten(data, tmp_path, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(RunError, match=f"holds {name}, which the search would overwrite"):
@@ -110,6 +113,93 @@ def test_folders_are_not_mixed_up(data, tmp_path):
         search(data, out=tmp_path / "new", resume=True)
     with pytest.raises(ConfigError, match="resume needs the folder"):
         search(data, resume=True)
+
+
+def contents(folder):
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != ".lock"}
+
+
+def test_a_refused_resume_changes_nothing(data, tmp_path):
+    search(data, replace(QUICK, epochs=1), out=tmp_path / "run")
+    before = contents(tmp_path)
+    with pytest.raises(RunError, match="had other data"):
+        search(noise(seed=1), replace(QUICK, epochs=2), out=tmp_path / "run", resume=True)
+    assert contents(tmp_path) == before
+
+
+def test_what_a_race_chose_is_not_replaced_by_what_none_judged(data, tmp_path):
+    search(data, replace(QUICK, epochs=1), out=tmp_path / "run")
+    file = tmp_path / "run" / "policy.json"
+    replace(Policy.named("none"), name="winner", provenance={"race": {"chosen": "none"}}).save(file)
+    before = file.read_bytes(), (tmp_path / "run" / "summary.txt").read_bytes()
+    result = search(data, replace(QUICK, epochs=2), out=tmp_path / "run", resume=True)
+    assert (file.read_bytes(), (tmp_path / "run" / "summary.txt").read_bytes()) == before
+    assert "stays as it was, winner: a race chose it." in result.note
+    file.write_text("no policy at all")
+    search(data, replace(QUICK, epochs=2), out=tmp_path / "run", resume=True)
+    assert Policy.load(file).hash == result.policy.hash
+
+
+def test_flipped_bits_in_a_checkpoint_and_lost_lines_of_settings(data, tmp_path):
+    search(data, replace(QUICK, epochs=1), out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    whole = config.read_text().splitlines(keepends=True)
+    for gone in [number for number, line in enumerate(whole) if line.startswith(("seed", "sub_policies", "crop"))]:
+        config.write_text("".join(whole[:gone] + whole[gone + 1 :]))
+        with pytest.raises(RunError, match="are not those that the run was begun with"):
+            search(data, replace(QUICK, epochs=2), out=tmp_path / "run", resume=True)
+    config.write_text("".join(whole))
+    checkpoint = tmp_path / "run" / "methods" / "faster-aa" / "checkpoint.pt"
+    content = checkpoint.read_bytes()
+    for place in range(100, len(content), len(content) // 12):
+        checkpoint.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        before = contents(tmp_path)
+        with pytest.raises(RunError, match="is damaged"):
+            search(data, replace(QUICK, epochs=2), out=tmp_path / "run", resume=True)
+        assert contents(tmp_path) == before
+
+
+def test_names_of_folders_that_are_none(data, tmp_path):
+    with pytest.raises(ConfigError, match="out must name a folder"):
+        search(data, out="")
+    odd = tmp_path / os.fsdecode(b"r\xe9n\x1b[31m")
+    search(data, replace(QUICK, epochs=1), out=odd)
+    assert search(data, replace(QUICK, epochs=2), out=odd, resume=True).finished
+
+
+class Picky(Method):
+    """Looks at everything before it works."""
+
+    name = "picky"
+
+    def __init__(self):
+        self.asked = []
+
+    def check(self, config):
+        self.asked.append(config.seed)
+
+    def check_resumable(self, folder, config):
+        self.asked.append((folder.of_method(self.name).name, config.seed))
+
+    def candidates(self, task, budget, runner):
+        return [Candidate("none", Policy.named("none"), details={"finished": False})]
+
+
+def test_any_method_is_asked_before_anything_is_done_and_may_end_early(data, tmp_path):
+    """And the critic of a search without a gradient search is nobody's business."""
+    method, config = Picky(), replace(QUICK, critic="wrn-40")
+    result = fasteraa.search(data, config, methods=[method], race=False, out=tmp_path / "run")
+    assert "none ended early (--resume continues)." in (tmp_path / "run" / "summary.txt").read_text()
+    assert result.policy.provenance["method"] == "race"
+    fasteraa.search(data, config, methods=[method], race=False, out=tmp_path / "run", resume=True)
+    assert method.asked == [0, 0, ("picky", 0)]
+
+
+def test_files_of_a_gradient_search_where_they_once_lay_are_refused(data, tmp_path):
+    search(data, replace(QUICK, epochs=1), out=tmp_path)
+    (tmp_path / "methods" / "faster-aa" / "checkpoint.pt").rename(tmp_path / "checkpoint.pt")
+    with pytest.raises(RunError, match="is of an earlier version, which this version cannot resume"):
+        search(data, replace(QUICK, epochs=1), out=tmp_path, resume=True)
 
 
 def test_a_folder_that_cannot_be_written_is_noticed_first(data, tmp_path):
@@ -225,7 +315,7 @@ def wait_for(path, process):
 def test_killed_and_resumed(tmp_path):
     """SIGKILL in the middle, SIGTERM in the middle, then to the end: the same policy as in one go."""
     whole, _ = start(tmp_path / "whole").communicate(timeout=600)
-    checkpoint = tmp_path / "cut" / "checkpoint.pt"
+    checkpoint = tmp_path / "cut" / "methods/faster-aa/checkpoint.pt"
     with start(tmp_path / "cut") as killed:
         wait_for(checkpoint, killed)
         killed.send_signal(signal.SIGKILL)

@@ -6,9 +6,6 @@
 - `policy.named.EFFECTS`: by how many % the error changes when images meet an operation once. Policies are drawn at
   random (each operation is in one half of the time), each is trained once, and a line is put through the errors of each
   set; the constants are means over the sets of results/defaults/operations.json.
-- `selection.prior`: errors relative to that of the middling policy, means over results/defaults/policies.json, where a
-  candidate was measured. The constants were rounded by hand, and that of `none` is nearer to the others.
-- `selection.ranking.CREDIT`: how much longer trainings take off a loss, by races in results/quality and results/unseen.
 """
 
 from __future__ import annotations
@@ -23,19 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from fasteraa.methods.op_effects import features, operations_to_test
+from fasteraa.methods.op_effects import features
+from fasteraa.methods.space import operations_to_test
 from fasteraa.ops import OPS
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import EFFECTS
-from fasteraa.selection.prior import expected
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 RIDGE, SPREAD = 0.5, 6.0  # a little pull to zero; of the errors of a set, in %: MNIST would outweigh all others
 NETWORK, LEAST_EPOCHS, LEAST_STEPS, MANY_IMAGES = "wrn-16-2", 60, 1500, 2_000
-# candidates that were measured under another name
-WEIGHTED = {"weighted": "caution 8", "weighted-strong": "caution 4", "weighted-3-ops": "caution 16, 3 operations"}
-CREDITED = {"cifar100-4000": 100, "cifar10-4000": 10, "svhn-1000": 10}  # searches of results/quality -> classes
-FEW_ERRORS = 5.0  # % of `none`: a race that holds 100 images out then sees a handful
 Row = Mapping[str, Any]
 
 
@@ -108,88 +101,6 @@ def measure(out: Path, sources: list[str], without_flip: list[str], count: int, 
         out.write_text(json.dumps(tables) + "\n")
 
 
-# --- candidates ------------------------------------------------------------------------------------------------------
-
-
-def relative_errors() -> dict[str, dict[str, list[float]]]:
-    """Short, long, weighted -> candidate -> errors relative to that of the middling one, a number for each set."""
-    errors: dict[str, dict[str, list[float]]] = {}
-    for trainings, sets in json.loads((RESULTS / "defaults" / "policies.json").read_text()).items():
-        of_label = errors.setdefault(trainings, {})
-        for table in sets.values():
-            known = {label: float(np.mean(each)) for label, each in table.items()}
-            known |= {label: known[other] for label, other in WEIGHTED.items() if other in known}
-            published = [error for label, error in known.items() if label != "none" and expected(_label(label))]
-            for label, error in known.items():
-                of_label.setdefault(_label(label), []).append(error / float(np.median(published)))
-    return errors
-
-
-def _label(label: str) -> str:
-    """In short trainings: that of AutoAugment's policies which suits the images."""
-    return "autoaugment-cifar10" if label == "autoaugment" else label
-
-
-# --- the credit of a race --------------------------------------------------------------------------------------------
-
-
-def credits() -> dict[str, float]:
-    """Set -> what long trainings take off a loss as that of guessing, in %."""
-    quality = {name: _slope(_quality_pairs(name), math.log(classes)) for name, classes in CREDITED.items()}
-    return quality | {"unseen": _slope(_unseen_pairs(), 1.0, level=False)}
-
-
-def _slope(pairs: list[tuple[float, float]], guessing: float, level: bool = True) -> float:
-    """Of what the long training adds to a distance in the race, over how much harder the policy is to fit."""
-    harder, added = np.array(pairs).T
-    x = np.stack([harder, np.ones_like(harder)], 1) if level else harder[:, None]
-    return float(-np.linalg.lstsq(x, added, rcond=None)[0][0] * guessing)
-
-
-def _quality_pairs(searches: str) -> list[tuple[float, float]]:
-    """Against the policy that the race chose: all that were raced and trained, but `none`."""
-    lines = json.loads((RESULTS / "quality" / "table.json").read_text())["lines"]
-    data = f"reduced-{searches.split('-')[0]}"
-    errors = {line["label"]: line["values"] for line in lines if line["data"] == data}
-    labels = {"randaugment(2,14)": "RandAugment (2, 14)", "trivialaugment-wide": "TrivialAugment (wide)"}
-    labels |= {"uniform": "uniform", f"autoaugment-{'svhn' if 'svhn' in searches else 'cifar10'}": "AutoAugment"}
-    pairs = []
-    for file in sorted((RESULTS / "quality" / "searches").glob(f"{searches}-diverse-*/policy.json")):
-        provenance = json.loads(file.read_text())["provenance"]
-        race, seed = provenance["calibration"], str(provenance["config"]["seed"])
-        trials = {trial["candidate"]: trial for trial in race["table"]}
-        chosen, mine = trials[race["chosen"]], errors["search and race"][seed]
-        long = {name: np.mean(list(errors[label].values())) for name, label in labels.items()}
-        long["found"] = errors["Faster AA, floor on diversity"][seed]
-        for name, error in long.items():
-            if name in trials and name != race["chosen"]:
-                harder = trials[name]["training_loss"] - chosen["training_loss"]
-                pairs.append((harder, 100 * (np.log(error / mine) - _behind(trials[name], chosen))))
-    return pairs
-
-
-def _unseen_pairs() -> list[tuple[float, float]]:
-    """Against `none`, in an independent training loop; harder in units of the loss of guessing."""
-    races, trained = (json.loads((RESULTS / "unseen" / f"{name}.json").read_text()) for name in ("races", "errors"))
-    pairs = []
-    for name, race in races.items():
-        errors, trials = trained[name]["errors"], {trial["candidate"]: trial for trial in race["table"]}
-        for label in (errors.keys() & trials.keys()) - {"none"}:
-            seeds = sorted(errors[label].keys() & errors["none"].keys())
-            if np.mean(list(errors["none"].values())) >= FEW_ERRORS:
-                long = np.mean([np.log(errors[label][seed] / errors["none"][seed]) for seed in seeds])
-                harder = trials[label]["training_loss"] - trials["none"]["training_loss"]
-                added = 100 * (long - _behind(trials[label], trials["none"]))
-                pairs.append((harder / math.log(race["classes"]), float(added)))
-    return pairs
-
-
-def _behind(trial: Row, other: Row) -> float:
-    """How much more loss one has than the other, in natural logarithms, on the folds that both had."""
-    folds = min(len(trial["losses"]), len(other["losses"]))
-    return float(np.mean(np.log(np.divide(trial["losses"][:folds], other["losses"][:folds]))))
-
-
 def show() -> None:
     table = effects()
     print(f"operation         EFFECTS   mean     sd  {'  '.join(f'{name:>12}' for name in next(iter(table.values())))}")
@@ -197,14 +108,6 @@ def show() -> None:
         each = "  ".join(f"{effect:+12.1f}" for effect in by_set.values())
         values = list(by_set.values())
         print(f"{op:16} {EFFECTS[op]:+8.1f} {np.mean(values):+6.1f} {np.std(values):6.1f}  {each}")
-    errors = relative_errors()
-    labels = sorted({label for table in errors.values() for label in table if expected(label)})
-    print("\ncandidate              prior   " + "   ".join(f"{trainings:>10}" for trainings in errors))
-    for label in labels:
-        means = [table.get(label) for table in errors.values()]
-        words = "   ".join(f"{np.mean(each):.3f} ({len(each)})" if each else " " * 10 for each in means)
-        print(f"{label:22} {expected(label).error:5.2f}   {words}")  # type: ignore[union-attr]
-    print("\ncredit: " + ", ".join(f"{name} {credit:.0f} %" for name, credit in credits().items()))
 
 
 def main() -> None:

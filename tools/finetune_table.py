@@ -51,12 +51,12 @@ def rows(data: Path, weights: str, out: Path, name: str, shots: int, end: float)
         (searched / "seconds.json").write_text(json.dumps({"seconds": time.time() - began}) + "\n")
     compared = fasteraa.compare(
         source, [*POLICIES, f"raced={searched}"], out=folder, seeds=SEEDS, train=settings(images), tune_lr=True,
-        max_minutes=max(0.0, (end - time.time()) / 60), **given,
+        minutes=max(0.0, (end - time.time()) / 60), **given,
     )  # fmt: skip
     probe = fasteraa.compare(
         source, "none", out=folder / "probe", seeds=SEEDS,
         train={**settings(images), "freeze": True, "learning_rate": 1e-2},
-        max_minutes=max(0.0, (end - time.time()) / 60), **given,
+        minutes=max(0.0, (end - time.time()) / 60), **given,
     )  # fmt: skip
     table = {row.label: {"errors": dict(row.errors), "seconds": row.train_seconds} for row in compared.rows}
     for row in probe.rows:

@@ -39,8 +39,8 @@ def cli_help() -> str:
         if parts:
             lines.append("\n".join(parts))
         found = ["\n\n".join(lines)]
-        for name, sub in sorted(getattr(command, "commands", {}).items()):
-            found += pages(sub, f"{path} {name}")
+        for name in command.list_commands(None) if hasattr(command, "commands") else ():
+            found += pages(command.commands[name], f"{path} {name}")
         return found
 
     return "\n\n".join(pages(typer.main.get_command(app), "fasteraa"))
@@ -144,7 +144,19 @@ def quality_table() -> str:
     return markdown_table(["policy", *sets, "mean rank"], rows)
 
 
+def readme_outputs() -> str:
+    text: str = tool("readme").outputs()
+    return text
+
+
+def readme_table() -> str:
+    text: str = tool("readme").table()
+    return text
+
+
 MADE: dict[str, Callable[[], str]] = {
+    "readme-outputs": readme_outputs,
+    "readme-table": readme_table,
     "ops-table": ops_table,
     "export-table": export_table,
     "cli-help": cli_help,
@@ -160,7 +172,7 @@ def made(name: str) -> str:
 
 
 def refreshed(text: str) -> str:
-    """The text with everything between `<!-- made: NAME -->` and `<!-- end -->` made anew."""
+    """The text with everything between `<!-- made: NAME -->` and `<!-- end -->` made again."""
 
     def make(match: re.Match[str]) -> str:
         return f"<!-- made: {match[1]} -->\n{made(match[1])}\n<!-- end -->"
@@ -182,5 +194,6 @@ def stale(write: bool) -> list[Path]:
 
 if __name__ == "__main__":
     check = "--check" in sys.argv
-    for path in [*stale(write=not check), *tool("pictures").stale(write=not check)]:
+    write = not check
+    for path in [*stale(write), *tool("pictures").stale(write), *tool("readme").stale(write)]:
         print(("stale: " if check else "rewritten: ") + str(path.relative_to(ROOT)))

@@ -7,13 +7,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from fasteraa._version import __version__
 
+# read when torch is imported: threads that spin while they wait cost several times the time of a search where other
+# programs use the cores, and gain nothing that was measured where they do not
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 if TYPE_CHECKING:
     from fasteraa import ops
-    from fasteraa.api import compare, race, search
+    from fasteraa.api import apply, compare, race, search
     from fasteraa.errors import FasterAAError
     from fasteraa.methods import Candidate
     from fasteraa.methods.config import SearchConfig
@@ -34,6 +39,7 @@ _HOMES = {
     "SoftPolicy": "fasteraa.policy.soft",
     "Span": "fasteraa.ops",
     "SubPolicy": "fasteraa.policy",
+    "apply": "fasteraa.api",
     "compare": "fasteraa.api",
     "load": "fasteraa.policy.resolve:load_policy",
     "ops": "fasteraa.ops:",
@@ -52,6 +58,7 @@ __all__ = [
     "Span",
     "SubPolicy",
     "__version__",
+    "apply",
     "compare",
     "load",
     "ops",

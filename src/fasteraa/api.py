@@ -1,4 +1,4 @@
-"""The product: `search`, `race` and `compare`. The command line parses, calls one of these and prints.
+"""The product: `search`, `race`, `compare` and `apply`. The command line parses, calls one of these and prints.
 
 Methods propose policies, a runner judges them by training, the race decides.
 """
@@ -7,52 +7,61 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from fasteraa._version import __version__
+from fasteraa.comparison.candidates import parse_candidates
+from fasteraa.comparison.contenders import Contender, jobs_of, parse_contenders
+from fasteraa.comparison.evaluation import Evaluation, run_evaluation
+from fasteraa.comparison.setup import Setup, check_network_builds, set_up
+from fasteraa.comparison.table import Comparison, tabulate
+from fasteraa.comparison.tune import tuned
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
-from fasteraa.errors import ConfigError, OutOfTime, Stopped
-from fasteraa.methods import DEFAULT_METHODS, Budget, Candidate, Method, make_methods
-from fasteraa.methods.config import SearchConfig, check_same, read_config
-from fasteraa.methods.faster_aa.run import check_critic, check_resumable
+from fasteraa.data.large import HELD, telling
+from fasteraa.data.lazy_set import LazyImageSet
+from fasteraa.data.load import as_size, check_window, load_validation
+from fasteraa.data.source import canonical_split
+from fasteraa.errors import ConfigError, OutOfTime, Stopped, choices_hint
+from fasteraa.methods import DEFAULT_METHODS, Candidate, Method, make_methods
+from fasteraa.methods.config import SearchConfig, check_same, make_config, read_config
+from fasteraa.methods.faster_aa import FasterAA
+from fasteraa.methods.given import Given
 from fasteraa.methods.task import Task
-from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.policy.resolve import load_policy
-from fasteraa.report.outputs import write_result, write_scores
+from fasteraa.report.outputs import raced_policy, write_result, write_scores
+from fasteraa.runtime.clock import end_of
 from fasteraa.runtime.decisions import check_decisions
-from fasteraa.runtime.device import device_name, find_device
-from fasteraa.runtime.files import as_file_name
+from fasteraa.runtime.device import find_device, first_device, gpu_count
 from fasteraa.runtime.lock import exclusive
 from fasteraa.runtime.packages import check_torchvision
-from fasteraa.runtime.progress import Progress, Silent
+from fasteraa.runtime.processes import core_count
+from fasteraa.runtime.progress import Lines, Progress, Silent
+from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, rank_device
 from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.selection.config import RaceConfig, fine_tuning, write_settings
+from fasteraa.runtime.signals import explain_stop
+from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, write_settings
 from fasteraa.selection.pipeline import propose_and_race
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult, race_scores
-from fasteraa.train.command import main_module_key
-from fasteraa.train.recipe import (
-    TrainRecipe,
-    check_network,
-    choose_recipe,
-    epochs_words,
-    finetune_recipe,
-    image_side,
-    interpolation,
-)
-from fasteraa.train.run_cache import RunCache
-from fasteraa.train.runner import Runner, Say, make_runner, run_jobs
-from fasteraa.train.split import Split, open_split
+from fasteraa.train.command import Command, main_module_key, visible_gpus
+from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
+from fasteraa.train.runner import Engine, Say, run_jobs
 
 if TYPE_CHECKING:
-    from fasteraa.comparison.table import Comparison
+    from fasteraa.offline.run import Applied
+
+
+_PATIENCE_S = 3.0  # with workers of a run that was killed
+_PROBED = (32, 32)  # the size at which a few images go into the fingerprint of those that a policy is applied to
 
 
 def search(
@@ -68,6 +77,8 @@ def search(
     minutes: float | None = None,
     engine: str = "local",
     jobs: int | None = None,
+    devices: str | None = None,
+    address: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Find the policy to use for labelled images: methods propose, short trainings on held-out images decide.
@@ -76,34 +87,54 @@ def search(
     Dataset of (image, label) or (image, mask)); None is the embedded sample. Without a race (`race=False`, or images
     with masks) the policy is that of the first method. With `out` everything is kept in that folder, and `resume`
     continues a run found there. `minutes` limits everything together. With `RaceConfig(trainings=N)` the same seed and
-    settings give the same policy on the same machine.
+    settings give the same policy on the same machine. Trainings use every GPU of the machine (`devices="0,1"`: these),
+    or with `engine="ray"` the cluster at `address`. Under torchrun all ranks share the gradient search; the first races
+    and writes, the others return what the gradient search found.
     """
     config, progress = config or SearchConfig(), progress or Silent()
     settings = RaceConfig() if race is True else race or None
     chosen_methods = make_methods(methods)
-    end = _end_of(minutes)
-    _check_names(config, settings, device)
-    folder = RunFolder(Path(out)) if out is not None else None
-    if folder is not None:
-        check_beside(source, folder.path)
-        _open(folder, config, resume)
-    elif resume:
+    end = end_of(minutes)
+    trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
+    asked, device = device, rank_device(first_device(device, devices))
+    _check_names(config, settings, device, chosen_methods)
+    if out is not None and not str(out):
+        raise ConfigError("out must name a folder, got ''")
+    if resume and out is None:
         raise ConfigError("resume needs the folder of the run: out=...")
     with ExitStack() as stack:
+        ranks = stack.enter_context(_ranks(device, chosen_methods, settings, engine, progress))
+        folder = RunFolder(Path(out)) if out is not None and ranks.is_first else None
         if folder is not None:
+            check_beside(source, folder.path)
+            _open(folder, config, chosen_methods, resume)
             stack.enter_context(exclusive(folder.path))
-        data = _load(source, config, settings, device, data_root)
+        with telling(progress.say):
+            data = _load(source, config, settings, device, data_root)
+        ranks.check_alike(_facts(config, settings, chosen_methods, data))
         if settings is not None and settings.network is not None and config.size is None and data.masks is None:
-            check_network_builds(settings, min(data.size))  # what suits the images is known only now
-        task = Task(data, config, device, folder=folder, resume=resume, progress=progress)
+            side = min(data.size)  # what suits the images is known only now
+            check_network_builds(settings.network, side, settings.pretrained, settings.weights)
+        if settings is not None and settings.fine_tunes and config.critic.startswith("timm:"):
+            progress.say(f"the critic {config.critic} begins with random weights: those given are for the race")
+        validation = _validation(source, settings, data, data_root, config)
         if folder is not None:
-            write_settings(folder, config, settings, [method.name for method in chosen_methods])
+            stack.enter_context(folder.restored_if_refused() if resume else nullcontext())
+            folder.keep_broken(data.broken, progress.say)
+        task = Task(
+            data, config, device, folder=folder, resume=resume, progress=progress, ranks=ranks, validation=validation
+        )
+        if folder is not None:
+            write_settings(folder, config, settings, chosen_methods)
             if not resume:
-                shown = None if device == "auto" else device
+                shown = None if asked == "auto" else asked
                 folder.keep_source(source, data_root=data_root, device=shown, minutes=minutes)
-        with _stop_says_how_to_continue(folder):
-            result = propose_and_race(task, chosen_methods, settings, end, engine, jobs)
+        with _says_how_to_continue(folder):
+            result = propose_and_race(task, chosen_methods, settings, end, trainer)
         if folder is not None:
+            if result.race is None and (raced := raced_policy(folder)) is not None:
+                stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."
+                return replace(result, note=" ".join(filter(None, (result.note, stays))))
             write_result(result, folder, source, config, data_root)
     return result
 
@@ -124,6 +155,8 @@ def race(
     data_root: str | Path | None = None,
     engine: str = "local",
     jobs: int | None = None,
+    devices: str | None = None,
+    address: str | None = None,
     progress: Progress | None = None,
 ) -> Result | ScoreResult:
     """Race these policies (names, files, policies): which of them is best to train with?
@@ -131,18 +164,17 @@ def race(
     On images (`source`) our own trainings judge, as in a search. With `train`, a function of (policy, seed, out) that
     gives a score (lower is better, unless `maximize`), anything does: `key` names it in the cache in `out`.
     """
-    given = _named_candidates(candidates) if isinstance(candidates, str) else [_candidate(each) for each in candidates]
-    chosen = _with_none(given)
+    chosen = parse_candidates(candidates)
     if train is not None:
         return _race_by_scores(
             chosen,
             train,
-            key=key or main_module_key(train),
+            key=key,
             out=Path("runs/race" if out is None else out),
             seeds=seeds,
             maximize=maximize,
             seconds=math.inf if race is None else 60 * race.minutes,
-            jobs=jobs or 1,
+            jobs=jobs,
             say=(progress or Silent()).say,
         )
     return search(
@@ -156,97 +188,96 @@ def race(
         data_root=data_root,
         engine=engine,
         jobs=jobs,
+        devices=devices,
+        address=address,
         progress=progress,
     )
 
 
-def _race_by_scores(candidates: list[Candidate], train: Callable[..., float], out: Path, **options: Any) -> ScoreResult:
-    out.mkdir(parents=True, exist_ok=True)
-    with exclusive(out), _stop_says_how_to_continue(RunFolder(out)):
-        result = race_scores(candidates, train, folder=out / "scores", **options)
-        write_scores(result, RunFolder(out))
+def _race_by_scores(
+    candidates: list[Candidate],
+    train: Callable[..., float],
+    *,
+    out: Path,
+    key: str | None,
+    jobs: int | None,
+    **options: Any,
+) -> ScoreResult:
+    """A command gets a GPU of its own; without `jobs` there are as many runs at once as GPUs."""
+    folder, is_command = RunFolder(out), isinstance(train, Command)
+    folder.open_scores()
+    gpus = visible_gpus(gpu_count()) if is_command else ()
+    key = key or (train.key if isinstance(train, Command) else main_module_key(train))
+    more = {"key": key, "jobs": jobs or max(1, len(gpus)), "gpus": gpus, **options}
+    again = "give the same command again" if is_command else "call it again"
+    with exclusive(out), _says_how_to_continue(folder, again):
+        result = race_scores(candidates, train, folder=folder.scores, **more)
+        write_scores(result, folder)
     return result
-
-
-@dataclass
-class Given(Method):
-    """Candidates that somebody brings."""
-
-    given: Sequence[Candidate]
-    name: str = field(default="given", init=False)
-
-    def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
-        return list(self.given)
-
-
-def _named_candidates(text: str) -> list[Candidate]:
-    """`none,runs/a,mine=policy.json`: a policy is called by its name, unless it is given another."""
-    from fasteraa.comparison.contenders import parse_contenders, split_names
-
-    candidates: dict[str, Candidate] = {}
-    for part, contender in zip(split_names(text), parse_contenders(text, 1), strict=True):
-        if len(contender.policies) > 1:
-            raise ConfigError(f"a race takes one policy for each label, {contender.label!r} has several")
-        (policy,) = contender.policies
-        is_label = part != contender.label and part.startswith(contender.label)  # LABEL=PATH
-        label = contender.label if is_label else _label(policy)
-        if label in candidates:
-            raise ConfigError(f"two policies are called {label!r}; name one of them: OTHER={contender.label}")
-        candidates[label] = Candidate(label, policy)
-    return list(candidates.values())
-
-
-def _candidate(given: str | Policy | Candidate) -> Candidate:
-    if isinstance(given, Candidate):
-        return given
-    policy = given if isinstance(given, Policy) else load_policy(given)
-    return Candidate(_label(policy), policy)
-
-
-def _label(policy: Policy) -> str:
-    """One that can be typed."""
-    return as_file_name(policy.name) or "policy"
-
-
-def _with_none(candidates: list[Candidate]) -> list[Candidate]:
-    """What does nothing is what the others must beat: it takes part, and under its name."""
-    none = named("none")
-    if not any(each.policy.hash == none.hash for each in candidates):
-        return [Candidate("none", none), *candidates]
-    return [replace(each, label="none") if each.policy.hash == none.hash else each for each in candidates]
 
 
 # --- a search, step by step ------------------------------------------------------------------------------------------
 
 
-def _check_names(config: SearchConfig, race: RaceConfig | None, device: str) -> None:
+@contextmanager
+def _ranks(
+    device: str, methods: Sequence[Method], race: RaceConfig | None, engine: str, progress: Progress
+) -> Iterator[Ranks]:
+    """Under torchrun all ranks share the gradient search; rank 0 alone races, so on several machines Ray must."""
+    shared = methods if race is not None else methods[:1]
+    if launched() and FasterAA.name not in [method.name for method in shared]:
+        raise ConfigError(
+            f"torchrun's ranks share the gradient search ({FasterAA.name}), which is not among the methods "
+            f"{', '.join(method.name for method in shared)}: start it without torchrun"
+        )
+    if node_count() > 1 and race is not None and engine == "local":
+        raise ConfigError(
+            f"a race on rank 0 would leave {node_count() - 1} of {node_count()} machines idle: add --no-race, or race "
+            "on all of them with --engine ray"
+        )
+    with open_ranks(find_device(device)) as ranks:
+        if ranks.joined:
+            how = "gloo, on CPUs" if device == "cpu" else "nccl, a GPU each"
+            progress.say(f"{ranks.size} rank{'s' * (ranks.size > 1)} ({how}) share every batch of the gradient search")
+        yield ranks
+
+
+def _facts(
+    config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method], data: ImageSet
+) -> dict[str, object]:
+    """What all ranks must have in common."""
+    return {
+        "version of fasteraa": __version__,
+        "version of torch": torch.__version__,
+        "methods": [method.name for method in methods],
+        "race": race is not None,
+        **config.plain(),
+        "images": data.fingerprint,
+    }
+
+
+def _check_names(config: SearchConfig, race: RaceConfig | None, device: str, methods: Sequence[Method]) -> None:
     """Before images are read: a wrong name would be noticed after the work."""
     find_device(device)
     if race is not None:
         check_torchvision()
-    check_critic(config)
+    for method in methods:
+        method.check(config)
     if race is not None and race.network is not None:
-        check_network_builds(race, config.size)
+        check_network_builds(race.network, config.size, race.pretrained, race.weights)
+    elif race is not None and race.fine_tunes:
+        fine_tuning(config, race)
 
 
-def check_network_builds(race: RaceConfig, size: int | None) -> None:
-    """Once, without images: weights that do not fit and unknown names are noticed here."""
-    from fasteraa.nets import build
-    from fasteraa.runtime.seeds import seeded
-
-    assert race.network is not None
-    with seeded(0):
-        build(race.network, 2, size, pretrained=race.pretrained, weights=race.weights or None)
-
-
-def _open(folder: RunFolder, config: SearchConfig, resume: bool) -> None:
+def _open(folder: RunFolder, config: SearchConfig, methods: Sequence[Method], resume: bool) -> None:
     if not resume:
         folder.open_new()
         return
     folder.check_old()
     settings = read_config(folder.config)
     check_same(config, settings, folder.path, but=("batch_size",))  # images may be fewer
-    check_resumable(folder, settings)
+    for method in methods:
+        method.check_resumable(folder, make_config(settings))
     check_decisions(folder.race / "schedule.json")
 
 
@@ -263,8 +294,10 @@ def _load(
         interpolation="bilinear" if recipe is None else interpolation(recipe),
         largest=CPU_SIDE if find_device(device).type == "cpu" else None,
         subset=config.subset,
+        large=HELD,
         classes=config.classes,
         held_out=config.held_out,
+        group_by="" if race is None else race.group_by,
         seed=config.seed,
         data_root=data_root,
         broken_budget=config.broken_budget,
@@ -273,24 +306,21 @@ def _load(
     )
 
 
-def _end_of(minutes: float | None) -> float:
-    """The moment (time.monotonic()) at which so many minutes will have passed."""
-    if minutes is not None and not minutes >= 0:
-        raise ConfigError(f"minutes must be at least 0, got {minutes}")
-    return math.inf if minutes is None else time.monotonic() + 60 * minutes
+def _validation(
+    source: Any, race: RaceConfig | None, data: ImageSet, data_root: str | Path | None, config: SearchConfig
+) -> ImageSet | None:
+    if race is None or not race.validation:
+        return None
+    filter_ = interpolation(fine_tuning(config, race)) if race.fine_tunes else "bilinear"
+    return load_validation(source, race.validation, data, data_root=data_root, interpolation=filter_)
 
 
-@contextmanager
-def _stop_says_how_to_continue(folder: RunFolder | None) -> Iterator[None]:
-    try:
-        yield
-    except (Stopped, KeyboardInterrupt) as stopped:
-        if folder is None or (isinstance(stopped, Stopped) and "--resume" in str(stopped)):
-            raise
-        number = stopped.signal if isinstance(stopped, Stopped) else next(iter(stopped.args), signal.SIGINT)
-        raise Stopped(
-            f"stopped; everything that was finished is kept in {str(folder.path)!r}: add --resume to continue", number
-        ) from None
+def _says_how_to_continue(folder: RunFolder | None, how: str = "add --resume") -> AbstractContextManager[None]:
+    """Where there is a folder."""
+    if folder is None:
+        return nullcontext()
+    words = f"stopped; everything that was finished is kept in {str(folder.path)!r}: {how} to continue"
+    return explain_stop(words, unless="--resume")
 
 
 # --- comparing -------------------------------------------------------------------------------------------------------
@@ -309,12 +339,15 @@ def compare(
     train: Mapping[str, Any] | None = None,
     jobs: int | None = None,
     device: str = "auto",
-    max_minutes: float | None = None,
+    minutes: float | None = None,
     per_op: bool = False,
     tune_lr: bool = False,
+    metric: str = "error",
     engine: str = "local",
+    devices: str | None = None,
+    address: str | None = None,
     command: str | None = None,
-    say: Say = print,
+    progress: Progress | None = None,
     **data: Any,
 ) -> Comparison:
     """Train a network with each policy and seed, and put the errors side by side. Finished runs are not run again.
@@ -322,59 +355,138 @@ def compare(
     `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
     labels. `network` is for where there is no `recipe`, with `pretrained` (timm's own) or `weights` (a file) it is
     fine-tuned; `train` changes settings of the recipe, `tune_lr` takes the best learning rate of three for all.
+    `metric` is what the table holds: error, balanced-error (every class counts alike) or loss. With `validation` (a
+    split or a folder) errors are measured on those images, with `group_by` no group of images is split.
     Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
+    Lines of progress are printed unless `progress` takes them.
     """
     check_torchvision()
-    from fasteraa.comparison.contenders import jobs_of, parse_contenders
-    from fasteraa.comparison.per_op import per_op as measure_per_op
-    from fasteraa.comparison.table import tabulate
-    from fasteraa.comparison.tune import tuned
-    from fasteraa.report.comparison import publish, publish_per_op
-
-    until = math.inf if max_minutes is None else time.time() + 60 * _checked(max_minutes)
-    if recipe is not None:
-        check_network(recipe, network)
+    until, folder, say = end_of(minutes), Path(out), (progress or Lines()).say
     if seeds < 1:
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
-    contenders, folder = parse_contenders(policies, seeds), Path(out)
-    with make_runner(engine, RunCache(folder), device=device, jobs=jobs, command=command) as runner:
-        if pretrained or weights:
-            recipe = finetune_recipe(network, pretrained=pretrained, weights=weights, side=data.get("size"))
-            data = {**data, "size": image_side(recipe), "interpolation": interpolation(recipe)}
-        split = open_split(source, folder=folder, **data)
-        runner.cache.open()
-        for warning in split.warnings:
+    if metric not in METRICS:
+        raise ConfigError(f"unknown metric {metric!r}: {choices_hint(metric, METRICS)}")
+    contenders = parse_contenders(policies, seeds)
+    trained: dict[str, Any] = {
+        "recipe": recipe,
+        "network": network,
+        "pretrained": pretrained,
+        "weights": weights,
+        "train": train,
+    }
+    trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
+    with telling(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
+        for warning in setup.split.warnings:
             say(warning)
-        recipe = recipe or choose_recipe(len(split.train), min(split.train.size), device, network)
-        recipe = TrainRecipe.make({**recipe.plain(), **(train or {})})
         if tune_lr:
-            recipe = tuned(runner, split, recipe, say)
-        planned = jobs_of(contenders, recipe, range(seeds), split)
-        say(_what_comes(split, recipe, device, len(planned)))
+            setup = replace(setup, recipe=tuned(setup.runner, setup.split, setup.recipe, say))
         with exclusive(folder):
-            try:
-                run_jobs(runner, planned, say, until)
-            finally:  # a table of what is there, also on Ctrl-C
-                comparison = tabulate(runner.cache, split, contenders, recipe, range(seeds), device)
-                publish(comparison, folder)
+            comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:
-                try:
-                    publish_per_op(measure_per_op(runner, split, recipe, contenders, until), folder)  # type: ignore[arg-type]
-                except OutOfTime:
-                    say("per operation: time is up, nothing was measured; give the same command again to continue")
+                _measured_per_op(setup, contenders, folder, until, say)
     return comparison
 
 
-def _checked(minutes: float) -> float:
-    if not minutes >= 0:
-        raise ConfigError(f"max_minutes must be at least 0, got {minutes}")
-    return minutes
+def _compared(
+    setup: Setup,
+    contenders: Sequence[Contender],
+    seeds: Sequence[int],
+    metric: str,
+    folder: Path,
+    until: float,
+    say: Say,
+) -> Comparison:
+    from fasteraa.report.comparison import publish  # here and below: torchvision, which a search does not wait for
+
+    planned = jobs_of(contenders, setup.recipe, seeds, setup.split)
+    say(setup.words(len(planned)))
+    try:
+        run_jobs(setup.runner, planned, say, until, estimate=True)
+    finally:  # a table of what is there, also on Ctrl-C
+        comparison = tabulate(setup.runner.cache, setup.split, contenders, setup.recipe, seeds, setup.device, metric)
+        publish(comparison, folder)
+    return comparison
 
 
-def _what_comes(split: Split, recipe: TrainRecipe, device: str, count: int) -> str:
-    height, width = split.train.size
-    what = f"{count} run{'s' * (count != 1)} of {recipe.network} for {epochs_words(recipe.epochs)}"
-    return (
-        f"{split.train.name}: {len(split.train)} images at {height}x{width}, {what} on {device_name(device)}; measured "
-        f"on {len(split.held_out)} images ({split.name})"
+def _measured_per_op(setup: Setup, contenders: Sequence[Contender], folder: Path, until: float, say: Say) -> None:
+    from fasteraa.comparison.per_op import per_op
+    from fasteraa.report.comparison import publish_per_op
+
+    try:
+        publish_per_op(per_op(setup.runner, setup.split, setup.recipe, contenders, until), folder)  # type: ignore[arg-type]
+    except OutOfTime:
+        say("per operation: time is up, nothing was measured; give the same command again to continue")
+
+
+def evaluate(
+    source: Any = None, policy: str | Policy = "none", *, out: str | Path, seed: int = 0, **settings: Any
+) -> Evaluation:
+    """Train a network once with one policy: a single run of `compare`, kept in the same folder.
+
+    `settings` are those of `compare` that say what is trained: recipe, network, train, device, size, subset, ...
+    """
+    return run_evaluation(source, policy, Path(out), seed, **settings)
+
+
+# --- applying --------------------------------------------------------------------------------------------------------
+
+
+def apply(
+    source: Any = None,
+    policy: str | Path | Policy = "trivialaugment-wide",
+    *,
+    out: str | Path,
+    copies: int = 1,
+    seed: int = 0,
+    format: str = "shards",
+    split: str = "train",
+    encoding: str = "auto",
+    size: int | tuple[int, int] | None = None,
+    shard_size: int = 5000,
+    window: tuple[int, int] | None = None,
+    broken_budget: float = 0.01,
+    workers: int | None = None,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    say: Say = print,
+) -> Applied:
+    """Write an augmented copy of a data set: `copies` of every image, as WebDataset shards or as image folders.
+
+    `source` is anything `fasteraa.data.load` takes; masks follow their images. What is written depends on the source,
+    the policy and the settings, not on the number of `workers`. The same call continues what was interrupted.
+    """
+    from fasteraa.offline.job import ApplyJob, list_images
+    from fasteraa.offline.run import make_folder, run_job
+
+    chosen, folder = policy if isinstance(policy, Policy) else load_policy(policy), Path(out)
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers must be at least 1, got {workers}")
+    check_beside(source, folder)
+    job = ApplyJob(
+        source=str(source) if isinstance(source, Path) else source,
+        data_root=None if data_root is None else str(data_root),
+        split=canonical_split(split) or split,
+        policy=chosen.to_json(),
+        out=str(folder),
+        seed=seed,
+        copies=copies,
+        format=format,
+        encoding=encoding,
+        size=as_size(size),
+        shard_size=shard_size,
+        window=check_window(window),
+        device=str(find_device(device)),
     )
+    with telling(say):
+        name, listing = list_images(job)
+        images = LazyImageSet.of(listing, name, _PROBED, look=job.look)
+    about = {"name": name, "images": len(images), "fingerprint": images.fingerprint}
+    make_folder(folder)
+    with exclusive(folder, patience=_PATIENCE_S):
+        try:
+            return run_job(replace(job, window=images.window), about, workers or core_count(), broken_budget, say)
+        except KeyboardInterrupt as stopped:
+            number = next(iter(stopped.args), signal.SIGINT)
+            raise Stopped(
+                f"stopped; finished shards are kept in {str(folder)!r}: give the same command again to continue", number
+            ) from None

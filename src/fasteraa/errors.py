@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class FasterAAError(Exception):
-    """Base of every error that is the caller's to mend; the CLI prints it as one line and exits with 2."""
+    """Base of every error that is the caller's to fix; the CLI prints it as one line and exits with 2."""
 
     exit_code = 2
 
@@ -41,7 +41,7 @@ class ExportError(FasterAAError):
 
 
 class RunError(FasterAAError):
-    """A run could not go on; its folder holds the last good state."""
+    """A run could not continue; its folder holds the last good state."""
 
 
 class Stopped(RunError):
@@ -53,8 +53,20 @@ class Stopped(RunError):
         self.exit_code = 128 + signal
 
 
+class RankLost(RunError):
+    """Another process that shared a search has ended, and so do the rest; one of them, the rank `told_by`, says so."""
+
+    def __init__(self, message: str, told_by: int = 0):
+        super().__init__(message)
+        self.told_by = told_by
+
+
+class ClusterLost(RunError):
+    """The head of a Ray cluster is gone. Ray would wait a minute for it before this process may end."""
+
+
 class OutOfTime(RunError):
-    """A time limit ended a run; its folder holds the state to go on from."""
+    """A time limit ended a run; its folder holds the state to resume from."""
 
 
 def reason(error: OSError) -> str:

@@ -1,11 +1,15 @@
 """The command line as a person meets it."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+import typer
 
+from fasteraa.cli.app import _ORDER, app
 from fasteraa.cli.tables import print_table
+from fasteraa.ops import OPS
 from fasteraa.policy import Policy
 
 
@@ -19,7 +23,27 @@ def test_help_and_version():
     assert done.returncode == 0
     for command in ("search", "race", "compare", "report", "ops", "show", "import", "bench"):
         assert command in done.stdout
-    assert fasteraa("--version").stdout.strip() == "0.1.0"
+    assert fasteraa("--version").stdout.strip() == "0.2.0"
+
+
+def test_without_arguments_it_says_what_to_type_first(inside):
+    done = inside()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Type this first:\n  fasteraa search photos/" in done.stdout
+
+
+def test_commands_stand_in_the_order_in_which_people_need_them():
+    command = typer.main.get_command(app)
+    names = command.list_commands(None)
+    assert names == list(_ORDER)  # a new command needs a place there
+    assert set(names) == set(command.commands)
+
+
+def test_tables_for_programs(inside):
+    rows = json.loads(inside("ops", "--json").stdout)
+    assert {row["name"] for row in rows} == set(OPS)
+    assert json.loads(inside("show", "--list", "--json").stdout)["none"]
+    assert Policy.from_json(inside("show", "uniform", "--json").stdout) == Policy.named("uniform")
 
 
 def test_ops_table():
@@ -53,7 +77,7 @@ def test_the_names_of_all_policies_that_need_no_file(inside):
     assert {"none", "trivialaugment-wide", "general-or-trivial", "uniform-x2", "randaugment-N-M"} <= set(rows)
     assert all(rows.values())
     for name in rows:
-        Policy.named(name.replace("N-M", "2-14"))
+        Policy.named(name.replace("N-M", "2-14").replace("L-K-SEED", "10-2-0"))
 
 
 @pytest.mark.parametrize(

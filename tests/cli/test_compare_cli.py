@@ -44,6 +44,7 @@ def test_compare_writes_a_table_and_trains_nothing_twice(fasteraa, source, tmp_p
     code, text, _ = fasteraa(*arguments)
     assert code == 0
     assert "4 of 4 runs are there already" in text
+    assert json.loads(fasteraa(*arguments, "--json")[1]) == json.loads((out / "comparison.json").read_text())
     code, text, _ = fasteraa("evaluate", source, "-p", "uniform", "--seed", 1, "--out", out, *QUICK)
     assert code == 0
     assert "uniform, seed 1:" in text
@@ -143,7 +144,7 @@ def test_per_op_tells_policies_of_the_same_name_apart(fasteraa, source, tmp_path
 def test_per_op_keeps_to_the_time_limit_and_ends_with_a_signal(fasteraa, source, tmp_path, monkeypatch):
     out = tmp_path / "out"
     arguments = ("compare", source, "-p", "uniform", "--seeds", 1, "--out", out, "--per-op", "--jobs", 1, *QUICK)
-    code, text, _ = fasteraa(*arguments, "--max-minutes", 0)
+    code, text, _ = fasteraa(*arguments, "--minutes", 0)
     assert code == 0
     assert "per operation: time is up, nothing was measured; give the same command again to continue" in text
     assert not (out / "per_op.md").exists()
@@ -196,7 +197,7 @@ def test_a_run_that_diverges_is_named_and_the_others_are_kept(fasteraa, source, 
 
 def test_a_time_limit_writes_the_table_from_what_is_there(fasteraa, source, tmp_path):
     code, text, _ = fasteraa(
-        "compare", source, "--out", tmp_path / "out", "--max-minutes", 0, "--jobs", 1, "--seeds", 1, *QUICK
+        "compare", source, "--out", tmp_path / "out", "--minutes", 0, "--jobs", 1, "--seeds", 1, *QUICK
     )
     assert code == 0
     assert "time is up: 3 of 3 runs are missing" in text
@@ -214,7 +215,7 @@ def test_a_time_limit_writes_the_table_from_what_is_there(fasteraa, source, tmp_
         (["compare", "--network", "wrn-41-2", "-p", "none", "--jobs", "1"], "depth of a wide resnet"),
         (["compare", "--device", "gpu"], "unknown device 'gpu'"),
         (["compare", "--held-out", "1.5"], "held-out share must be in (0, 1), got 1.5"),
-        (["compare", "--max-minutes", "-1"], "max_minutes must be at least 0"),
+        (["compare", "--minutes", "-1"], "minutes must be at least 0"),
         (["compare", "--set", "learning_rat=1"], "did you mean 'learning_rate'?"),
         (["compare", "--set", "epochs=0"], "epochs must be a number of at least 1, got 0"),
         (["evaluate", "--set", "warmup"], "--set takes NAME=VALUE, got 'warmup'"),
@@ -259,3 +260,68 @@ def test_a_signal(source, tmp_path, jobs, number):
 def _records(out):
     """Whole ones: a record that is being written has a dot before its name."""
     return list((out / "runs").glob("[!.]*.json"))
+
+
+@pytest.fixture
+def uneven(tmp_path):
+    """Class folders with files by patient, few of one class, and validation images."""
+    rng = np.random.default_rng(0)
+    for part, patients in (("train", range(8)), ("val", range(20, 24))):
+        for patient in patients:
+            for number in range(3 if patient % 4 else 1):
+                place = tmp_path / "scans" / part / ("rare" if patient % 4 == 0 else "common")
+                place.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(
+                    place / f"p{patient}_{number}.png"
+                )
+    return tmp_path / "scans"
+
+
+def test_another_metric_groups_and_validation_images(fasteraa, uneven, tmp_path):
+    flags = (
+        "-p",
+        "none",
+        "--seeds",
+        1,
+        "--jobs",
+        1,
+        *QUICK,
+        "--lr",
+        0.01,
+        "--weight-decay",
+        0.01,
+        "--optimizer",
+        "adamw",
+    )
+    out = tmp_path / "out"
+    code, text, error = fasteraa(
+        "compare", uneven, "--validation", "val", "--metric", "balanced-error", "--out", out, *flags
+    )
+    assert (code, error) == (0, "")
+    assert "measured on 10 images (validation images)" in text
+    assert "none: balanced error" in text
+    written = json.loads((out / "comparison.json").read_text())
+    assert (written["metric"], written["recipe"]["learning_rate"], written["recipe"]["optimizer"]) == (
+        "balanced-error", 0.01, "adamw",
+    )  # fmt: skip
+    assert "| policy | balanced error % |" in (out / "comparison.md").read_text()
+    code, text, error = fasteraa("compare", uneven, "--validation", "val", "--metric", "loss", "--out", out, *flags)
+    assert "1 of 1 runs are there already" in text  # what is measured is all kept
+    assert "none: loss 0." in text
+    grouped = ("--held-out", 0.3, "--group-by", r"^(p\d+)_")
+    code, text, error = fasteraa("evaluate", uneven, *grouped, "--out", tmp_path / "more", *QUICK, "--lr", 0.01)
+    assert (code, error) == (0, "")
+    code, _, error = fasteraa("compare", uneven, "--metric", "accuracy", "--out", out, *flags)
+    assert code == 2
+    assert "unknown metric 'accuracy': choices: error, balanced-error, loss" in error
+
+
+@pytest.mark.parametrize("command", ["compare", "evaluate"])
+def test_weights_need_a_network_and_are_checked_before_images_are_read(fasteraa, tmp_path, command):
+    pytest.importorskip("timm")
+    flags = ("no-such-folder", "--weights", tmp_path / "none.pth", "--out", tmp_path / "out")
+    assert "need the network that they are for: --network timm:NAME" in fasteraa(command, *flags)[2]
+    (tmp_path / "none.pth").write_bytes(b"nothing")
+    said = fasteraa(command, *flags, "--network", "timm:test_resnet")[2]
+    assert "none.pth" in said
+    assert "weights_only" not in said

@@ -1,5 +1,6 @@
 """Mistakes in the words of a command, Ctrl-C, and output that nobody takes: one line, an exit code, no traceback."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,9 +16,40 @@ def fasteraa(*arguments, **options):
 
 
 @pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["config", "--set", f"seed={'9' * 5000}"], "--set takes numbers of at most 300 digits"),
+        (["config", "--set", f"fill={'[' * 5000}"], "lists of a few levels"),
+        (["config", "--set", "x" * 5000], "--set takes NAME=VALUE"),
+        (["config", "--seed", "9" * 5000], "wrong value"),
+        (["config", f"--{'x' * 5000}"], "no such flag"),
+        (["x" * 5000], "commands: "),
+        (["config", "--sub-policies", "1000", "--operation-count", "100"], "at most 2000 stages in all"),
+        (["export", "trivialaugment-wide", "--to", "python", "-o", "."], "it is a folder"),
+        (["export", "trivialaugment-wide", "--to", "python", "-o", "/dev/null"], "it is a device"),
+    ],
+    ids=range(9),
+)
+def test_words_of_any_length_end_with_one_short_line(words, part, inside, tmp_path):
+    done = inside(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert len(done.stderr) <= 510
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_escapes_in_names_do_not_reach_the_terminal(inside, tmp_path):
+    name = os.fsdecode(b"a\x1b[31m\xe9.py")
+    done = inside("export", "trivialaugment-wide", "--to", "python", "-o", tmp_path / name)
+    assert done.returncode == 0
+    assert (tmp_path / name).exists()
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["serch"], ["'serch'", "commands: bench, compare,", "see fasteraa --help"]),
+        (["serch"], ["'serch'", "commands: apply, bench, compare,", "see fasteraa --help"]),
         (["data", "chek"], ["'chek'", "commands: check", "see fasteraa data --help"]),
         (["search", "--epohcs", "3"], ["no such flag --epohcs: did you mean --epochs?", "see fasteraa search --help"]),
         (["search", "--no-flp"], ["did you mean --no-flip?"]),
@@ -49,6 +81,8 @@ def test_wrong_words_end_with_one_line_and_2(words, parts):
         (["search", "--calibrate-network=small"], "--network"),
         (["search", "--calibrate-epochs", "3"], "--train-epochs"),
         (["search", "--max-minutes", "3"], "--minutes"),
+        (["compare", "--max-minutes", "3"], "--minutes"),
+        (["reproduce", "--max-minutes", "3"], "--minutes"),
         (["search", "--backbone", "small"], "--critic"),
         (["config", "--backbone", "small"], "--critic"),
         (["bench", "search", "--backbone", "small"], "--critic"),
@@ -68,7 +102,7 @@ def test_a_flag_of_version_01_names_the_new_one(words, new, inside, tmp_path):
 
 
 def test_only_flags_that_are_there_are_named(inside):
-    """compare still has --max-minutes, and a race has no preset."""
+    """A race has no preset."""
     assert "no such flag --max-minutes; see" in inside("bench", "search", "--max-minutes", "3").stderr
     assert "no such flag --recipe: did you mean" in inside("race", "--recipe").stderr
 
@@ -85,11 +119,17 @@ def test_an_empty_path_is_not_the_current_folder(words, inside, tmp_path):
     assert "--config must name a file" in inside("search", "--config", "", "--out", "run").stderr
 
 
-@pytest.mark.parametrize("words", [[], ["data"], ["--help"], ["search", "--help"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["data"], ["--help"], ["search", "--help"]], ids=" ".join)
 def test_help_is_no_mistake(words):
     done = fasteraa(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage: fasteraa")
+
+
+def test_without_words_it_says_what_to_type_first():
+    done = fasteraa()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Type this first:\n  fasteraa search photos/" in done.stdout
 
 
 @pytest.mark.parametrize("after", ["raise", "raise ImportError('half loaded')"])
@@ -172,3 +212,21 @@ def test_output_that_cannot_be_written():
 def test_flags_without_an_effect_are_refused(words, told, inside, tmp_path):
     done = inside(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"fasteraa: {told}\n")
+
+
+def test_a_full_disk_keeps_the_old_file(inside, tmp_path, monkeypatch):
+    def full(number):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    commands = {
+        "a.py": ["export", "trivialaugment-wide", "--to", "python"],
+        "a.json": ["export", "trivialaugment-wide", "--to", "json"],
+        "a.png": ["preview", "--policy", "trivialaugment-wide", "--size", "16", "--columns", "2"],
+    }
+    monkeypatch.setattr(os, "fsync", full)
+    for name, words in commands.items():
+        (tmp_path / name).write_text("old")
+        done = inside(*words, "--out", tmp_path / name)
+        assert (done.returncode, name in done.stderr) == (2, True), done.stderr
+        assert (tmp_path / name).read_text() == "old"
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(commands)

@@ -91,7 +91,7 @@ def test_the_network_is_trained_without_a_policy_and_kept(runner, split, tiny, m
     monkeypatch.setitem(module._MOST, "cpu", 10)
     assert len(clean_network(runner, split, tiny).images) == 10
     network.write_bytes(b"no network")
-    with pytest.raises(RunError, match="cannot be read: remove it to train it again"):
+    with pytest.raises(RunError, match=r"is damaged \(it is too short\): remove it"):
         clean_network(runner, split, tiny)
     assert record.exists()
 

@@ -90,7 +90,7 @@ def test_damaged_shards_are_refused(tmp_path, paint):
     with pytest.raises(DataError, match=r"'b' in .*unlabelled.tar has none"):
         load(tmp_path / "unlabelled.tar")
     write_shard(tmp_path / "none.tar", [("a.txt", b"x")])
-    with pytest.raises(DataError, match=r"no images with a .cls member in 1 shards"):
+    with pytest.raises(DataError, match=r"no images with a .cls member or a mask in 1 shards"):
         load(tmp_path / "none.tar")
     write_shard(tmp_path / "blank.tar", [("a.png", paint(0)), ("a.cls", b" ")])
     with pytest.raises(DataError, match=r"label must be .*blank.tar/a.cls"):

@@ -18,6 +18,7 @@ import fasteraa.export
 from fasteraa import Choice, Policy, Span, SubPolicy
 from fasteraa.errors import ExportError, ImageError
 from fasteraa.export import TARGETS, fidelity, render, report, write
+from fasteraa.export.embed import embed
 from fasteraa.export.fidelity import COVERAGE, fidelity_of
 from fasteraa.ops import OPS, Pair, hard_pillow, op
 from fasteraa.ops.tone import tone
@@ -198,13 +199,6 @@ def test_sample_pairing_mixes_a_partner(target):
     outs = {out.tobytes() for out in through(target, single(row, 0.6), [image] * 40, [partner] * 20)}
     assert outs <= mixed
     assert np.asarray(Image.blend(Image.fromarray(image), Image.fromarray(partner), 0.24)).tobytes() in outs
-
-
-@pytest.mark.parametrize("name", ["torchvision", "timm", "python", "albumentations"])
-def test_sample_pairing_without_a_pool_says_so(name):
-    need(name)
-    with pytest.raises((ImageError, ValueError), match="needs"):
-        through(name, single(OPS["sample_pairing"], 0.6), [picture("noise", 8, 8)])
 
 
 # --- chance -------------------------------------------------------------------------------------------------------
@@ -522,13 +516,32 @@ def test_options_that_a_target_does_not_have(tmp_path):
         MIXED.to_timm([1, 2])
 
 
-@pytest.mark.parametrize("name", ["timm", "python"])
-def test_the_first_image_without_a_pool_is_refused(name):
-    """Not the first that happens to be paired, hours later."""
+@pytest.mark.parametrize("name", ["torchvision", "timm", "albumentations", "python"])
+def test_without_a_pool_images_are_paired_with_those_before(name):
     need(name)
-    rarely = Policy((SubPolicy(((Choice("sample_pairing", 1e-9, 0.5),),)),))
-    with pytest.raises((ImageError, ValueError), match="the policy pairs samples"):
-        through(name, rarely, [picture("noise", 6, 5)], pool=None)
+    always = Policy((SubPolicy(((Choice("sample_pairing", 1.0, 1.0),),)),))
+    dark, bright = np.full((5, 6, 3), 10, np.uint8), np.full((8, 7, 3), 200, np.uint8)
+    first, *others = through(name, always, [dark] + [bright] * 30)
+    assert (first == dark).all()
+    assert {int(other.mean()) for other in others} == {200, 124}
+    assert all((other == bright).all() for other in through(name, always, [dark] + [bright] * 90)[65:])
+
+
+@pytest.mark.parametrize(
+    "name", ["POLICY: dict = {}", "a\x00b", "\x1b[31mred", "TITLE", '"""\\', "\ud800", "a\nb\u202e"]
+)
+def test_python_files_with_names_that_are_none(name):
+    policy = replace(MIXED, name=name)
+    for target in ("python", "torchvision"):
+        text = exported_text(policy, target)
+        assert text.isascii()
+        assert all(char.isprintable() or char == "\n" for char in text)
+    assert exported_file(policy, "python")["POLICY"]["parts"]
+    assert exported_file(policy, "torchvision")["POLICY"] == policy
+
+
+def exported_text(policy, target):
+    return fasteraa.export.render(policy, "python") if target == "python" else embed(policy, target, "")
 
 
 def test_kornia_containers_move_masks_boxes_and_points():
@@ -560,7 +573,7 @@ def test_batches_on_a_gpu():
     need("kornia")
     images = torch.from_numpy(np.stack([picture("noise", 24, 20, seed) for seed in range(64)])).permute(0, 3, 1, 2)
     module = Policy.named("trivialaugment-wide").to_kornia()
-    numbers = torch.rand(64, module._plan.width, dtype=torch.float64)
+    numbers = torch.rand(64, module._current.plan.width, dtype=torch.float64)
     cpu, gpu = (module(images.to(device) / 255, params={"uniform": numbers}) for device in ("cpu", "cuda"))
     assert torch.equal((cpu * 255).round(), (gpu * 255).round().cpu())
 
@@ -780,6 +793,49 @@ def test_an_added_operation(monkeypatch):
                 assert (out == exact).all(), target
     finally:
         del OPS["darken"]
+
+
+# --- schedules ---------------------------------------------------------------------------------------------------
+
+
+def followers(policy):
+    """A function of an array for each target that can follow a training, with its `set_epoch`."""
+    augment = {name: render(policy, name) for name in ("torchvision", "timm", "albumentations", "kornia", "keras")}
+    augment["python"] = exported_file(policy, "python")["Augment"]()
+    by_pillow = {name: lambda image, name=name: np.asarray(augment[name](Image.fromarray(image))) for name in augment}
+    special = {
+        "albumentations": lambda image: augment["albumentations"](image=image)["image"],
+        "kornia": lambda image: (
+            (augment["kornia"](torch.from_numpy(image).permute(2, 0, 1)[None] / 255)[0] * 255).round().permute(1, 2, 0)
+        ),
+        "keras": lambda image: augment["keras"](image, training=True).cpu(),
+    }
+    return {name: (augment[name].set_epoch, {**by_pillow, **special}[name]) for name in augment}
+
+
+@pytest.mark.filterwarnings("ignore:the policy 'policy' has a schedule")
+def test_targets_follow_a_schedule():
+    for name in ("timm", "albumentations", "kornia", "keras"):
+        need(name)
+    policy = Policy((SubPolicy((), during=(0, 0.5)), SubPolicy(((Choice("invert"),),), during=(0.5, 1))))
+    image = picture("noise", 9, 8)
+    for name, (set_epoch, augment) in followers(policy).items():
+        assert (np.asarray(augment(image)) == 255 - image).all(), name  # not told: the last part
+        for epoch, expected in ((1, image), (2, 255 - image), (0, image), (9, 255 - image)):
+            set_epoch(epoch, 4)
+            assert (np.asarray(augment(image)) == expected).all(), (name, epoch)
+    assert Policy.from_json(render(policy, "json")) == policy
+
+
+def test_targets_that_cannot_follow_a_schedule_say_why(tmp_path):
+    policy = Policy((SubPolicy((), during=(0, 0.5)), SubPolicy(((Choice("invert"),),), during=(0.5, 1))))
+    for target, options in (("dali", {}), ("albumentations", {"native": True})):
+        with pytest.raises(ExportError, match=r"cannot follow the schedule of the policy: .*; or export policy\.flatt"):
+            report(policy, target, **options)
+        assert report(policy.flattened(), target, **options)[0] == "invert: exact"
+    need("albumentations")
+    with pytest.raises(ExportError, match="albumentations --native cannot follow the schedule"):
+        write(policy, "albumentations", tmp_path / "p.json", native=True)
 
 
 def test_reports(caplog):

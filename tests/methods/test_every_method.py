@@ -46,11 +46,16 @@ class RandomSearch(Method):
         return named("random", seed=task.seed + seed, ops=task.config.ops)
 
     def made(self, job):
-        return Candidate(job.label, job.policy)
+        return Candidate(job.label, job.policy, on_folds={job.split.name: named("none")})
 
 
 def test_a_method_of_a_plug_in():
     check_method(RandomSearch, trainings=6)
+
+
+class RacesWhereItTrained(RandomSearch):
+    def made(self, job):
+        return Candidate(job.label, job.policy)
 
 
 class HasAnotherIdeaEachTime(RandomSearch):
@@ -159,7 +164,7 @@ class GoesOnAfterCtrlC(Steps):
 
 class Slow(Steps):
     def candidates(self, task, budget, runner):
-        assert task.until > time.monotonic()
+        assert task.until > time.time()
         return super().candidates(task, budget, runner)
 
 
@@ -173,6 +178,7 @@ class Empty(Method):
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
+        (RacesWhereItTrained, "'random-[0-9]' comes of trainings on fold 1, and would race there itself"),
         (HasAnotherIdeaEachTime, "the same seed and Budget.*, other candidates: "),
         (SpendsMore, "a budget of 0 trainings was spent on 1"),
         (PlansAgain, "killed after 0 of 12 trainings and run again, other candidates"),

@@ -10,6 +10,7 @@ import torch
 from fasteraa.data.batches import Normalise
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa.fast_step import CapturedStep, ManualGradStep, load_optimiser, make_step
+from fasteraa.methods.faster_aa.files import GradientFiles
 from fasteraa.methods.faster_aa.run import Run, gradient_search
 from fasteraa.methods.faster_aa.step import METRICS, Step
 from fasteraa.nets import Critic, build
@@ -19,7 +20,6 @@ from fasteraa.policy.soft import SoftPolicy
 from fasteraa.runtime import device as runtime_device
 from fasteraa.runtime.device import image_device
 from fasteraa.runtime.progress import Silent
-from fasteraa.runtime.run_folder import RunFolder
 
 from .conftest import bars
 
@@ -225,7 +225,9 @@ def test_a_step_by_kernels_is_the_plain_step(make, monkeypatch):
     expected, references = one_step(make, config, ops=ops)
     forward = SoftPolicy.forward
     monkeypatch.setattr(
-        SoftPolicy, "forward", lambda *given, kernels: asked.append(kernels) or forward(*given, kernels=True)
+        SoftPolicy,
+        "forward",
+        lambda *given, batch, kernels: asked.append(kernels) or forward(*given, batch=batch, kernels=True),
     )
     measured, gradients = one_step(make, config, ops=ops)
     assert asked == [None]
@@ -321,18 +323,18 @@ def test_a_run_continues_with_and_without_fast(fast, device, tmp_path, monkeypat
     """
     if device == "cpu":  # where no run is fast: the step with gradients by hand stands in
         ways = {True: manual_step, False: Step}
-        monkeypatch.setattr("fasteraa.methods.faster_aa.run.make_step", lambda *given: ways[given[3].fast](*given))
+        monkeypatch.setattr("fasteraa.methods.faster_aa.run.make_step", lambda *given: ways[given[3].fast](*given[:4]))
     data = bars(32, 16, classes=2)
     config = SearchConfig(
         epochs=2, batch_size=16, sub_policies=2, ops=SMOOTH, critic="small", precision="float32", fast=fast
     )
     gradient_search(data, config, device=device, out=tmp_path / "same")
     shutil.copytree(tmp_path / "same", tmp_path / "other")
-    saved = RunFolder(tmp_path / "same").load_checkpoint(torch.device(device))
+    saved = GradientFiles(tmp_path / "same").load_checkpoint(torch.device(device))
     rows = []
     for name, way in (("same", fast), ("other", not fast)):
         longer = replace(config, epochs=3, fast=way)
-        run = Run(data, longer, torch.device(device), RunFolder(tmp_path / name), Silent())
+        run = Run(data, longer, torch.device(device), GradientFiles(tmp_path / name), Silent())
         run.load()
         assert_as_saved(run, saved)
         continued = gradient_search(data, longer, device=device, out=tmp_path / name, resume=True)

@@ -10,12 +10,12 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.methods.config import OBJECTIVES, SearchConfig
 from fasteraa.methods.faster_aa.fast_step import CapturedStep
+from fasteraa.methods.faster_aa.files import GradientFiles
 from fasteraa.methods.faster_aa.objective import Amount, amount, floor_loss
 from fasteraa.methods.faster_aa.run import Run, gradient_search
 from fasteraa.methods.faster_aa.step import Step
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.runtime.progress import Silent
-from fasteraa.runtime.run_folder import RunFolder
 
 from .conftest import bars
 from .test_fast_step import batches, manual_step, near, parameters, parts
@@ -165,7 +165,7 @@ def test_an_unknown_objective_is_refused():
 @pytest.mark.parametrize("objective", ["hard", "bilevel"])
 def test_checkpoints_with_objectives_that_are_gone_are_refused(tiny, quick, tmp_path, objective):
     gradient_search(tiny, replace(quick, epochs=1), out=tmp_path)
-    folder = RunFolder(tmp_path)
+    folder = GradientFiles(tmp_path)
     state = folder.load_checkpoint(CPU)
     folder.save_checkpoint({**state, "settings": {**state["settings"], "objective": objective}})
     with pytest.raises(

@@ -74,7 +74,7 @@ def test_any_moment_of_the_trajectory_is_a_policy(tiny, quick, tmp_path):
     """Halfway through three epochs is what a search of one epoch ends with."""
     config = replace(quick, spans={"rotate": Span(0, 10, "degree")}, fill=(1, 2, 3), choice_temperature=0.5)
     result, short = (search(tiny, replace(config, epochs=count), out=tmp_path / str(count)) for count in (3, 1))
-    moments = torch.load(tmp_path / "3" / "checkpoint.pt", weights_only=True)["trajectory"]
+    moments = torch.load(tmp_path / "3" / "methods/faster-aa/checkpoint.pt", weights_only=True)["trajectory"]
     assert [soft_policy(config, each).freeze().hash for each in (moments[0], moments[-1])] == [
         result.start.hash, result.policy.hash,
     ]  # fmt: skip
@@ -86,11 +86,13 @@ def test_the_result_and_the_folder(tiny, quick, tmp_path):
     result = search(tiny, quick, out=tmp_path / "run")
     assert result.finished
     assert len(result.epochs) == result.planned == 3
-    assert Policy.load(tmp_path / "run" / "faster-aa.json") == result.policy
-    start = Policy.load(tmp_path / "run" / "start.json")
+    assert Policy.load(tmp_path / "run" / "methods/faster-aa/faster-aa.json") == result.policy
+    start = Policy.load(tmp_path / "run" / "methods/faster-aa/start.json")
     assert (start.hash, start.sub_policies) == (result.start.hash, result.start.sub_policies)
     assert start.provenance["data"]["images"] == 64  # for whoever looks while it runs
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "methods/faster-aa/metrics.jsonl").read_text().splitlines()
+    ]
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     assert all(row["change"] > 0 for row in rows)
     provenance = result.policy.provenance
@@ -99,7 +101,7 @@ def test_the_result_and_the_folder(tiny, quick, tmp_path):
     assert provenance["finished"]
     assert provenance["backbone"] == "small"
     assert provenance["precision"] == "float32"
-    files = {path.name for path in (tmp_path / "run").iterdir()}
+    files = {path.name for path in (tmp_path / "run" / "methods" / "faster-aa").iterdir()}
     assert files == {"metrics.jsonl", "checkpoint.pt", "faster-aa.json", "start.json"}
 
 
@@ -111,7 +113,7 @@ def test_resume_ends_as_if_nothing_had_happened(tiny, quick, tmp_path, steps):
     resumed = search(tiny, quick, out=tmp_path / "cut", resume=True)
     assert resumed.policy.hash == whole.policy.hash
     assert [replace(e, seconds=0) for e in resumed.epochs] == [replace(e, seconds=0) for e in whole.epochs]
-    lines = (tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()
+    lines = (tmp_path / "cut" / "methods/faster-aa/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
 
 
@@ -121,20 +123,22 @@ def test_checkpoints_that_would_take_too_long_are_left_out(tiny, quick, tmp_path
     cut = tmp_path / "cut"
     with pytest.raises(Stop):
         search(tiny, quick, out=cut, progress=StopAfter(11))
-    assert len((cut / "metrics.jsonl").read_text().splitlines()) == 2
-    assert torch.load(cut / "checkpoint.pt", weights_only=True)["epoch"] == 1
+    assert len((cut / "methods/faster-aa/metrics.jsonl").read_text().splitlines()) == 2
+    assert torch.load(cut / "methods/faster-aa/checkpoint.pt", weights_only=True)["epoch"] == 1
     resumed = search(tiny, quick, out=cut, resume=True)
     assert resumed.policy.hash == search(tiny, quick).policy.hash
-    lines = (cut / "metrics.jsonl").read_text().splitlines()
+    lines = (cut / "methods/faster-aa/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
-    assert torch.load(cut / "checkpoint.pt", weights_only=True)["epoch"] == 3  # the last is saved in any case
+    assert (
+        torch.load(cut / "methods/faster-aa/checkpoint.pt", weights_only=True)["epoch"] == 3
+    )  # the last is saved in any case
 
 
 def test_the_end_of_the_time_leaves_a_valid_policy(tiny, quick, tmp_path):
     result = search(tiny, quick, out=tmp_path / "run", seconds=0)
     assert not result.finished
     assert result.epochs == []
-    assert Policy.load(tmp_path / "run" / "faster-aa.json").hash == result.start.hash
+    assert Policy.load(tmp_path / "run" / "methods/faster-aa/faster-aa.json").hash == result.start.hash
     rest = search(tiny, quick, out=tmp_path / "run", resume=True)
     assert rest.finished
     assert rest.policy.hash == search(tiny, quick).policy.hash
@@ -165,7 +169,7 @@ def test_checkpoints_are_not_mixed_up(tiny, quick, tmp_path):
 
 def test_a_damaged_checkpoint_is_named(tiny, quick, tmp_path):
     search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
-    checkpoint = tmp_path / "run" / "checkpoint.pt"
+    checkpoint = tmp_path / "run" / "methods/faster-aa/checkpoint.pt"
     checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
     with pytest.raises(RunError, match=r"checkpoint.* is damaged"):
         search(tiny, quick, out=tmp_path / "run", resume=True)
@@ -177,7 +181,7 @@ def test_nothing_in_a_checkpoint_is_executed(tiny, quick, tmp_path):
             return os.mkdir, (str(tmp_path / "executed"),)
 
     search(tiny, replace(quick, epochs=1), out=tmp_path / "run")
-    save_checkpoint(tmp_path / "run" / "checkpoint.pt", {"critic": Evil()})
+    save_checkpoint(tmp_path / "run" / "methods/faster-aa/checkpoint.pt", {"critic": Evil()})
     with pytest.raises(RunError, match=r"is damaged \(Weights only load failed"):
         search(tiny, quick, out=tmp_path / "run", resume=True)
     assert not (tmp_path / "executed").exists()
@@ -294,6 +298,6 @@ def test_unknown_names_are_noticed_before_any_work(tiny, quick, tmp_path):
 
 def test_a_damaged_checkpoint_is_called_that(tiny, quick, tmp_path):
     search(tiny, quick, out=tmp_path)
-    (tmp_path / "checkpoint.pt").write_bytes(b"junk\n")
+    (tmp_path / "methods/faster-aa/checkpoint.pt").write_bytes(b"junk\n")
     with pytest.raises(RunError, match=r"checkpoint.pt' is damaged \(it is too short\)"):
         search(tiny, quick, out=tmp_path, resume=True)

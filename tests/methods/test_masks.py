@@ -286,7 +286,9 @@ def test_the_command(fasteraa, scenes, tmp_path):
     assert "mask_fill=255" in out
     assert "images with masks have none" in (tmp_path / "run" / "summary.txt").read_text()
     assert not (tmp_path / "run" / "race").exists()
-    policy, alone = (Policy.load(tmp_path / "run" / name) for name in ("policy.json", "faster-aa.json"))
+    policy, alone = (
+        Policy.load(tmp_path / "run" / name) for name in ("policy.json", "methods/faster-aa/faster-aa.json")
+    )
     assert policy.hash == alone.hash
     assert policy.provenance["candidate"] == "faster-aa"
     with Image.open(tmp_path / "run" / "preview.png") as sheet:

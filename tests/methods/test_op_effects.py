@@ -18,10 +18,10 @@ from fasteraa.methods.op_effects import (
     drawn_jobs,
     fit,
     meetings,
-    operations_to_test,
     read_experiment,
     weighted_candidates,
 )
+from fasteraa.methods.space import operations_to_test
 from fasteraa.methods.task import FOLDS, Task
 from fasteraa.ops import OPS
 from fasteraa.policy import Choice, Policy, SubPolicy
@@ -191,9 +191,9 @@ def test_where_all_do_harm_the_least_harmful_are_left():
 
 
 def test_words_and_table():
-    assert known(color=-0.4).words() == "color +0 ± 2"
+    assert known(color=-0.4).words("color") == "color +0 ± 2"
     found = known(rotate=-6.4, invert=4.0)
-    assert found.words() == "rotate -6 ± 2, invert +4 ± 2"
+    assert [found.words(op) for op in found.of] == ["rotate -6 ± 2", "invert +4 ± 2"]
     assert found.table() == {"trainings": 54, "of": {"rotate": [-6.4, 1.0], "invert": [4.0, 1.0]}, "reach": 1.0}
 
 

@@ -6,9 +6,9 @@ from fasteraa.data import load
 from fasteraa.errors import ConfigError
 from fasteraa.methods import METHODS, Budget, make_methods
 from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.published import Published
+from fasteraa.methods.published import RACED, Published
 from fasteraa.methods.task import Task
-from fasteraa.policy.named import RACED, named
+from fasteraa.policy.named import named
 
 
 def candidates(**config):

@@ -81,7 +81,7 @@ def test_slope_has_the_parameter_gradient_of_the_penalty(name):
 
 @pytest.mark.parametrize("name", NETS)
 def test_torchs_own_batch_norm_breaks_the_identity(name):
-    """If this fails torch has mended its formula, and the fused layers may serve the critic too."""
+    """If this fails torch has fixed its formula, and the fused layers may serve the critic too."""
     critic, x = fused(critic_of(name)), images()
     expected, g = double_backward(critic, x)
     assert relative(flat(critic, critic.slope(x, tangent_of(g))), expected) > 1e-3

@@ -100,3 +100,15 @@ def test_weights_that_cannot_be_downloaded_are_one_line(monkeypatch):
     monkeypatch.setattr(timm, "create_model", fail)
     with pytest.raises(ConfigError, match=r"pretrained weights of 'resnet18' could not be had \(no route to the hub\)"):
         build("timm:resnet18", 3, 64, pretrained=True)
+
+
+def test_a_transformer_takes_weights_of_another_input_size(tmp_path):
+    timm = pytest.importorskip("timm")
+    whole = timm.create_model("test_vit", num_classes=3)
+    torch.save(whole.state_dict(), tmp_path / "vit.pth")
+    net = build("timm:test_vit", 3, 96, weights=tmp_path / "vit.pth")
+    assert net.body.pos_embed.shape[1] < whole.pos_embed.shape[1]
+    assert torch.equal(net.body.blocks[0].attn.qkv.weight, whole.blocks[0].attn.qkv.weight)
+    assert net(torch.zeros(1, 3, 96, 96)).shape == (1, 3)
+    means = [each.detach().mean().item() for each in (net.body.pos_embed, whole.pos_embed)]
+    assert means[0] == pytest.approx(means[1], abs=0.02)

@@ -91,3 +91,17 @@ def test_repeats_from_a_seed():
     assert torch.equal(one.magnitude, two.magnitude)
     assert torch.equal(one.op, two.op)
     assert not torch.equal(one.magnitude, other.magnitude)
+
+
+def test_a_chunk_shares_what_is_chosen_and_nothing_else():
+    for policy in (POLICY, POLICY.with_strength(2)):
+        plan = plan_of(policy)
+        alone = plan.uniform(10, torch.Generator().manual_seed(3))
+        chunked = plan.uniform(10, torch.Generator().manual_seed(3), chunk=4)
+        same = chunked == chunked[[0, 0, 0, 0, 4, 4, 4, 4, 8, 8]]
+        shared = same.all(0)
+        passes = 1 if plan.single else plan.most
+        assert int(shared.sum()) == (not plan.single) + passes * (1 + policy.depth)
+        assert torch.equal(chunked[:, ~shared], alone[:, ~shared])
+        assert torch.equal(chunked[::4], alone[::4])
+        assert torch.equal(plan.uniform(10, torch.Generator().manual_seed(3), chunk=1), alone)

@@ -229,8 +229,8 @@ def test_a_card_of_little(tmp_path):
         assert front["license"] == 'm"it\nx: 1'
         assert '\n# a --- b: "c"\n' in text
         assert "## How it did" not in text
-    assert "give it some as `pool`" in text
-    assert "policy.transform(pool=train_images)" in text
+    assert "the last ones it has seen" in text
+    assert "policy.transform()" in text
 
 
 def test_push_and_pull(hub, policy, picture):

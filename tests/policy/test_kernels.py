@@ -411,6 +411,7 @@ def test_what_lies_on_a_device_is_not_sent_along(device):
         assert plan_of(twin).depth == 1
 
 
+@pytest.mark.expensive
 def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path):
     """Nothing spills, and no product is fused into a sum that must round on its own."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}

@@ -11,11 +11,12 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import autoaugment as published
 
 from fasteraa.errors import PolicyError
+from fasteraa.methods.published import RACED, RACED_FINE_TUNING
 from fasteraa.ops import OPS, Pair, hard_pillow
 from fasteraa.policy import Policy
 from fasteraa.policy.draw import plan_of
 from fasteraa.policy.json_format import LARGEST_FILE
-from fasteraa.policy.named import _TORCHVISION, NAMES, RACED, RACED_FINE_TUNING, descriptions, is_name
+from fasteraa.policy.named import _TORCHVISION, NAMES, descriptions, is_name
 from fasteraa.policy.resolve import load_policy
 from fasteraa.policy.soft import SoftPolicy
 
@@ -183,8 +184,23 @@ def test_a_name_can_be_typed_and_its_policy_has_it(name):
 def test_the_list_of_names():
     listed = descriptions()
     assert "randaugment-N-M" in listed
-    assert set(listed) == {*NAMES, "randaugment-N-M"} - {"randaugment"}
+    assert set(listed) == {*NAMES, "randaugment-N-M", "random-L-K-SEED"} - {"randaugment", "random"}
     assert all(line.endswith(".") and " " in line for line in listed.values())
+
+
+@pytest.mark.parametrize(
+    ("old", "name"),
+    [
+        ("general or any one", "general-or-trivial"),
+        ("colours, 2 passes", "color-ops-x2"),
+        ("uniform, 2 passes", "uniform-x2"),
+        ("uniform, 3 passes", "uniform-x3"),
+        ("uniform, half as often", "uniform-half"),
+        ("randaugment(2,14)", "randaugment-2-14"),
+    ],
+)
+def test_what_races_once_called_them_still_loads(old, name):
+    assert load_policy(old) == load_policy(name)
 
 
 @pytest.mark.parametrize(

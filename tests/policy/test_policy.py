@@ -128,6 +128,35 @@ def test_describe():
 
 
 @pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Policy.named("none"), "Leaves every image as it is."),
+        (Policy.named("general-or-trivial"), "About 1.5 medium operations an image, mostly solarize and equalize."),
+        (Policy.named("trivialaugment-wide"), "About one strong operation an image, drawn evenly from 13 kinds."),
+        (
+            Policy((SubPolicy(((Choice("rotate", 0.25, 0.2),),)),)),
+            "About one mild operation for every four images, rotate.",
+        ),
+        (
+            Policy((SubPolicy(((Choice("invert"),), (Choice("flip"),))),)),
+            "About two operations an image, invert and flip.",
+        ),
+    ],
+)
+def test_a_policy_in_a_plain_sentence(policy, words):
+    assert policy.describe().splitlines()[1] == words
+
+
+def test_equal_stages_are_merged_and_nothing_has_no_chance():
+    twice, never = (Choice("invert", 0.5), Choice("flip", 0.5, weight=0.001)), (Choice("rotate", 0.001, 0.5),)
+    policy = Policy((SubPolicy((twice, twice, never)), SubPolicy((never,), 0.001), SubPolicy((never,), 0.0)))
+    assert policy.describe().splitlines()[2:] == [
+        "  1. (100%) 2 times [100% invert(50%)]",
+        "  2. (<1%) leave the image alone",
+    ]
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Choice("rotat"), "unknown operation 'rotat': did you mean 'rotate'"),
@@ -204,7 +233,7 @@ def damaged_choice(**changes):
         ('{"provenance": ' + "[" * 200 + "]" * 200 + "}", "the policy nests deeper than 100 levels"),
         ("[]", "must be an object, got list"),
         ("{}", "'format' must be"),
-        (damage(version=2), "unknown version 2 of the policy format; choices: 1"),
+        (damage(version=3), "unknown version 3 of the policy format; choices: 1 or 2"),
         (damage(version=...), "unknown version None"),
         (damage(sub_policies=[]), "must hold a sub-policy"),
         (damage(sub_policies=...), "'sub_policies' is missing"),
@@ -319,14 +348,14 @@ def test_a_missing_folder_is_made_and_a_file_is_none(tmp_path):
     assert Policy.load(tmp_path / "new" / "folder" / "policy.json") == Policy.named("none")
     with pytest.raises(PolicyError, match=r"could not be written.*a part of its path is a file, not a folder"):
         Policy.named("none").save(tmp_path / "new" / "folder" / "policy.json" / "below.json")
-    with pytest.raises(PolicyError, match=r"could not be written.*Is a directory"):
+    with pytest.raises(PolicyError, match="could not be written: it is a folder, not a regular file"):
         Policy.named("none").save(tmp_path / "new")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["policy.json"]
 
 
 def test_schema_refuses_what_the_reader_refuses():
     jsonschema = pytest.importorskip("jsonschema")
-    for text in (damage(version=2), damage(sub_policies=[]), damage(fill=[0]), damaged_choice(probability=2)):
+    for text in (damage(version=3), damage(sub_policies=[]), damage(fill=[0]), damaged_choice(probability=2)):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(json.loads(text), schema())
 

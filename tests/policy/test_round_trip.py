@@ -57,6 +57,13 @@ def positive(parts):
 
 STAGES = st.lists(choices(), min_size=1, max_size=4).filter(positive)
 SUBS = st.builds(SubPolicy, st.lists(STAGES, max_size=3), WEIGHTS)
+DURING = st.one_of(
+    st.none(),
+    st.tuples(st.integers(0, 9), st.integers(10, 20)).map(lambda ends: [end / 20 for end in ends]),
+    st.tuples(UNIT, UNIT).map(sorted).filter(lambda ends: ends[1] - ends[0] > 1e-6),
+)
+PASSING = st.builds(SubPolicy, st.lists(STAGES, max_size=3), WEIGHTS, DURING)
+ALWAYS = SubPolicy(((Choice("invert", 0.5),),), 0.1)  # at every moment there is one
 STRENGTHS = st.builds(
     Strength,
     st.lists(WEIGHTS, min_size=1, max_size=9).filter(any),
@@ -97,7 +104,10 @@ PLAIN = st.recursive(
 COLOURS = st.tuples(*[st.integers(0, 255)] * 3)
 POLICIES = st.builds(
     Policy,
-    st.lists(SUBS, min_size=1, max_size=4).filter(positive),
+    st.one_of(
+        st.lists(SUBS, min_size=1, max_size=4).filter(positive),
+        st.lists(PASSING, min_size=1, max_size=4).map(lambda subs: [*subs, ALWAYS]),
+    ),
     TEXT,
     spans(),
     COLOURS,
@@ -124,6 +134,9 @@ def test_any_policy(policy):
     check_round_trip(pickle.loads(pickle.dumps(policy)))
     check_round_trip(policy.scaled())
     check_round_trip(policy.discretize())
+    check_round_trip(policy.flattened())
+    check_round_trip(policy.parts[0].policy)
+    assert json.loads(policy.to_json())["version"] == 1 + policy.scheduled
     uniform = torch.linspace(0, 1 - 2**-53, 13 * plan_of(policy).width, dtype=torch.float64)
     uniform = uniform[torch.randperm(len(uniform), generator=torch.Generator().manual_seed(0))]
     one, two = (vars(plan_of(each).decode(uniform.reshape(13, -1))) for each in (policy, again))

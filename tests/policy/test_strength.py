@@ -104,7 +104,7 @@ def test_no_pass_leaves_images_alone_and_two_inversions_cancel():
 
 
 def test_words():
-    words = POLICY.with_strength((0, 0.5, 0.5), magnitude=1.2).describe().splitlines()[1]
+    words = POLICY.with_strength((0, 0.5, 0.5), magnitude=1.2).describe().splitlines()[2]
     assert words == "strength: 50% of images pass through 1 sub-policy, 50% through 2; magnitudes x1.2"
     for passes, said in (
         (0, "every image passes through no sub-policy"),
@@ -112,8 +112,8 @@ def test_words():
         ((0.996, 0.004), "99.6% of images pass through no sub-policy, 0.4% through 1"),
         ((0, 0, 1, 1), "50% of images pass through 2 sub-policies, 50% through 3"),
     ):
-        assert POLICY.with_strength(passes).describe().splitlines()[1] == f"strength: {said}"
-    scaled = POLICY.with_strength(magnitude=0.001).describe().splitlines()[1]
+        assert POLICY.with_strength(passes).describe().splitlines()[2] == f"strength: {said}"
+    scaled = POLICY.with_strength(magnitude=0.001).describe().splitlines()[2]
     assert scaled == "strength: every image passes through 1 sub-policy; magnitudes x0.001"
 
 

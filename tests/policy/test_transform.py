@@ -384,10 +384,22 @@ def test_in_a_compiled_model(use):
     torch.compiler.reset()
 
 
-def test_a_single_image_needs_a_pool():
-    for given in (to_pillow(batch(1)[0]), batch(1)[0]):
-        with pytest.raises(ImageError, match="a single image needs a partner"):
-            single("sample_pairing").transform()(given)
+def test_without_a_pool_partners_are_the_last_images_seen():
+    for convert in (to_pillow, lambda image: image, lambda image: image.permute(1, 2, 0).numpy()):
+        transform = single("sample_pairing", 1.0).transform()
+        first, second = torch.full((3, 6, 5), 10, dtype=torch.uint8), torch.full((3, 9, 8), 200, dtype=torch.uint8)
+        assert np.asarray(transform(convert(first))).mean() == 10  # it has itself alone
+        found = {float(np.asarray(transform(convert(second))).mean()) for _ in range(30)}
+        assert found == {200.0, 10 + (200 - 10) * 0.6}  # of its own size, with what it saw before
+        assert len(transform._seen) == 31
+        for _ in range(64):
+            transform(convert(second))
+        assert len(transform._seen) == 64
+        assert {float(np.asarray(transform(convert(second))).mean()) for _ in range(30)} == {200.0}  # 10 is forgotten
+        assert len(pickle.loads(pickle.dumps(transform))._seen) == 0
+
+
+def test_bad_pools():
     with pytest.raises(ImageError, match="must not be empty"):
         single("sample_pairing").transform(pool=[])
     with pytest.raises(ImageError, match="must have the shape"):

@@ -95,7 +95,9 @@ def run(tmp_path_factory):
     difference = {"label": "faster-aa-x2", "against_none": {"mean": -9.04, "half": 2.06, "n": 2, "p": 0.01}}
     one = {"label": "uniform", "against_none": {"mean": 0.0, "half": None, "n": 1, "p": None}}
     labels = {"faster-aa-x2": "sha256:0", "none": "sha256:1", "uniform": "h", "uniform-x3": "sha256:3"}
+    tried = {"dada": [["fold 1", 2.0], ["fold 1", 2.5], ["fold 2", 1.0], ["fold 1", 1.5]]}
     known = {"policy": chosen.hash, "recommendation": "Use this.", "table": [difference, one], "candidates": labels}
+    known |= {"tried": tried}
     (folder / "result.json").write_text(json.dumps(known))
     (folder / "summary.txt").write_text("done\n")
     draw_sheet(chosen, result.data.images[:8]).save(folder / "preview.png")
@@ -236,6 +238,19 @@ def test_the_command_has_the_source_as_it_was_given(copy):
 # --- other folders --------------------------------------------------------------------------------------------------
 
 
+def test_what_methods_tried(run):
+    """The best so far, a line for each fold; what cannot be that is left out."""
+    record = read_run(run)
+    (shown,) = view(record, Options())["tried"]
+    assert (shown["title"], shown["about"], shown["legend"]) == ("dada", "4 tries", ["fold 1", "fold 2"])
+    assert "a lower score is better" in page_of(run).text()
+    (points,) = re.findall(r'points="([^"]*)"', shown["svg"].split("line s0", 1)[1])[:1]
+    heights = [float(point.split(",")[1]) for point in points.split()]
+    assert heights[0] == heights[1] < heights[2]  # 2, still 2, then 1.5, which is drawn lower
+    for odd in (3, {"x": 3}, {"x": [3, ["a"], ["a", "b"]]}):
+        assert view(replace(record, result={"tried": odd}), Options())["tried"] == []
+
+
 def test_the_folder_of_a_race(raced):
     page = page_of(raced)
     sections = [attributes["id"] for attributes in page.all("section")]
@@ -339,7 +354,7 @@ def test_heat_map_by_hand(run, tmp_path):
     Policy((SubPolicy((stage, (Choice("flip", 0.25),))), SubPolicy(((Choice("rotate", 0.5, 0.1),),)))).save(
         tmp_path / "policy.json"
     )
-    Policy((SubPolicy(((Choice("flip"),),)),)).save(tmp_path / "start.json")
+    Policy((SubPolicy(((Choice("flip"),),)),)).save(tmp_path / "methods/faster-aa/start.json")
     page = page_of(tmp_path)
     data = json.loads(next(text for tag, text in page.texts if tag == "script" and text.startswith("{")))
     assert data["columns"] == [[1, 1], [1, 2], [2, 1]]
@@ -440,9 +455,9 @@ def test_the_folder_of_version_01_still_has_a_page(copy):
     text = file.read_text().partition("[run]")[0].replace('critic = "small"', 'backbone = "small"')
     assert 'objective = "diverse"' in text
     file.write_text(text.replace('objective = "diverse"', 'objective = "hard"\nallowance = 1.0'))
-    (copy / "faster-aa.json").rename(copy / "found.json")
+    (copy / "methods/faster-aa/faster-aa.json").rename(copy / "found.json")
     (copy / "result.json").unlink()
-    (copy / "checkpoint.pt").unlink()  # else it says the same as found.json
+    (copy / "methods/faster-aa/checkpoint.pt").unlink()  # else it says the same as found.json
     assert "objective = &#34;hard&#34;" in make_page(copy, Options())
     page = page_of(copy)
     assert [attributes["id"] for attributes in page.all("section")] == SECTIONS
@@ -454,18 +469,20 @@ def test_the_folder_of_version_01_still_has_a_page(copy):
 def test_missing_pieces(copy):
     assert "No comparison was given" in page_of(copy).text()
     for name, words in (
-        ("metrics.jsonl", "No epoch is done yet"),
-        ("checkpoint.pt", "How often an image is transformed by the operation"),
-        ("faster-aa.json", "Of the policy to use."),
+        ("methods/faster-aa/metrics.jsonl", "No epoch is done yet"),
+        ("methods/faster-aa/checkpoint.pt", "How often an image is transformed by the operation"),
+        ("methods/faster-aa/faster-aa.json", "Of the policy to use."),
         ("result.json", "faster-aa-x2 (chosen) 42.0 1.550 2 1.25"),
         ("preview.png", "Sub-policy 1"),
-        ("start.json", "holds neither the start of the gradient search nor its checkpoint"),
+        ("methods/faster-aa/start.json", "holds neither the start of the gradient search nor its checkpoint"),
         ("config.toml", "The search is finished."),
     ):
         (copy / name).unlink()
         page = page_of(copy)
         assert words in page.text(), name
-        assert (" course " in page.text()) == (copy / "checkpoint.pt").exists()  # no line where no course is known
+        assert (" course " in page.text()) == (
+            copy / "methods/faster-aa/checkpoint.pt"
+        ).exists()  # no line where no course is known
         assert [attributes["id"] for attributes in page.all("section")] == SECTIONS
 
 
@@ -496,11 +513,11 @@ def test_pictures_have_the_size_that_was_asked_for_or_the_images_own(copy, monke
 
 
 def test_unfinished_runs(copy):
-    for name in ("policy.json", "faster-aa.json", "result.json", "summary.txt"):
+    for name in ("policy.json", "methods/faster-aa/faster-aa.json", "result.json", "summary.txt"):
         (copy / name).unlink()
     text = (copy / "config.toml").read_text()
     (copy / "config.toml").write_text(text.replace("epochs = 2", "epochs = 5"))
-    with (copy / "metrics.jsonl").open("a") as file:
+    with (copy / "methods/faster-aa/metrics.jsonl").open("a") as file:
         file.write('{"epoch": 3, "dist')  # being written
     page = page_of(copy)
     assert "under way, or was stopped: 2 of 5 epochs." in page.text()
@@ -509,11 +526,11 @@ def test_unfinished_runs(copy):
     assert page.all("table")[0].get("id") == "heat-map"  # from the checkpoint
     assert status(copy) | {"version": ""} == {"state": "searching", "epochs": 2, "planned": 5, "version": ""}
     (copy / "config.toml").write_text(text.replace("epochs = 2", "# epochs ="))
-    start = Policy.load(copy / "start.json")
+    start = Policy.load(copy / "methods/faster-aa/start.json")
     settled = {**start.provenance, "config": {"epochs": 7}}
-    Policy(start.sub_policies, provenance=settled).save(copy / "start.json")
+    Policy(start.sub_policies, provenance=settled).save(copy / "methods/faster-aa/start.json")
     assert status(copy)["planned"] == 7  # as the search decided when it knew the images
-    (copy / "checkpoint.pt").unlink()
+    (copy / "methods/faster-aa/checkpoint.pt").unlink()
     assert "the gradient search has not finished an epoch" in page_of(copy).text()
 
 
@@ -523,7 +540,7 @@ def test_states(copy):
 
     assert state() == "finished"
     before = status(copy)["version"]
-    policy, found = Policy.load(copy / "policy.json"), Policy.load(copy / "faster-aa.json")
+    policy, found = Policy.load(copy / "policy.json"), Policy.load(copy / "methods/faster-aa/faster-aa.json")
     (copy / "policy.json").unlink()
     assert status(copy)["version"] != before
     assert state() == "searching"
@@ -538,7 +555,9 @@ def test_states(copy):
         assert state() == expected  # a race that had less time is run again; one that failed is older than the summary
     Policy(policy.sub_policies, provenance={**policy.provenance, "finished": False}).save(copy / "policy.json")
     assert state() == "ended early"
-    Policy(found.sub_policies, provenance={**found.provenance, "epochs": 1}).save(copy / "faster-aa.json")
+    Policy(found.sub_policies, provenance={**found.provenance, "epochs": 1}).save(
+        copy / "methods/faster-aa/faster-aa.json"
+    )
     assert state() == "searching"  # resumed
 
 
@@ -546,13 +565,13 @@ def test_states(copy):
     ("name", "content", "message"),
     [
         ("policy.json", b"{", "the policy is not valid JSON"),
-        ("start.json", b"[]", "a policy must be an object"),
+        ("methods/faster-aa/start.json", b"[]", "a policy must be an object"),
         ("config.toml", b"[search", "is not valid TOML"),
         ("config.toml", b"epochs = 'x'", "epochs must be a whole number"),
         ("config.toml", b"[search]\nepochs = 'x'\n[run]\n", "epochs must be a whole number"),
         ("result.json", b"{", "is not valid JSON"),
-        ("metrics.jsonl", b"nothing\n{}\n", "line 1 of .* is no epoch"),
-        ("checkpoint.pt", b"PK", "is damaged .it is too short"),
+        ("methods/faster-aa/metrics.jsonl", b"nothing\n{}\n", "line 1 of .* is no epoch"),
+        ("methods/faster-aa/checkpoint.pt", b"PK", "is damaged .it is too short"),
         ("comparison.json", b'{"rows": 3}', "is no comparison"),
     ],
 )
@@ -564,7 +583,7 @@ def test_damaged_folders_are_one_line(copy, name, content, message):
 
 
 def test_a_checkpoint_of_other_settings(copy):
-    save_checkpoint(copy / "checkpoint.pt", {"trajectory": torch.zeros(2, 3, 1, 1, 1)})
+    save_checkpoint(copy / "methods/faster-aa/checkpoint.pt", {"trajectory": torch.zeros(2, 3, 1, 1, 1)})
     with pytest.raises(RunError, match="does not fit the settings"):
         make_page(copy, Options())
 
@@ -730,9 +749,9 @@ def test_it_loads_and_fits(browser, address, width, dark):
 
 def test_long_numbers_on_an_axis_are_not_cut_off(browser, copy, tmp_path):
     """A fresh run's changes are thousandths: 0.0025 is wider than most labels, and an SVG cuts off what leaves it."""
-    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (copy / "methods/faster-aa/metrics.jsonl").read_text().splitlines()]
     told = [{**line, "change": 0.0011 * number, "from_start": 0.0011 * number} for number, line in enumerate(lines, 1)]
-    (copy / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
+    (copy / "methods/faster-aa/metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
     write_report(copy, tmp_path / "report.html", Options())
     browser.open((tmp_path / "report.html").as_uri(), 390)
     words = "[...document.querySelectorAll('.chart text')]"
@@ -749,7 +768,7 @@ def test_the_heat_map_can_be_switched(browser, address, run):
     assert before != after
     browser.ask("document.querySelector('[name=measure][value=magnitude]').click()")
     assert browser.ask(CELLS) != before
-    start = Policy.load(run / "start.json")
+    start = Policy.load(run / "methods/faster-aa/start.json")
     share = next(c for c in start.sub_policies[0].stages[0] if c.op == "shear_x")
     data = json.loads(browser.ask("document.getElementById('heat-data').textContent"))
     first = data["ops"].index("shear_x") * len(data["columns"])
@@ -819,11 +838,11 @@ def test_a_live_page_follows_the_run(browser, server):
     browser.open(f"http://{host}:{port}/")
     assert "2 of 4 epochs" in browser.ask("document.getElementById('state').textContent")
     browser.ask("document.querySelector('[name=side][value=before]').click()")
-    row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    row = json.loads((folder / "methods/faster-aa/metrics.jsonl").read_text().splitlines()[-1])
     # the page must know the version it shows before another comes
     browser.ask("new Promise((done) => setTimeout(done, 2500))")
     browser.events.clear()
-    with (folder / "metrics.jsonl").open("a") as file:
+    with (folder / "methods/faster-aa/metrics.jsonl").open("a") as file:
         file.write(json.dumps({**row, "epoch": 3}) + "\n")
     browser.wait("Page.loadEventFired")
     assert "3 of 4 epochs" in browser.ask("document.getElementById('state').textContent")

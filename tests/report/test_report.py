@@ -1,5 +1,8 @@
 """Summaries and preview sheets."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -41,14 +44,15 @@ def test_changes_and_words():
     assert text.startswith("Use faster-aa: it is what its method proposes, and was not raced.")
     assert "gained:     rotate (5.6% to 25.3%)" in text
     assert "suppressed: invert (7.5% to 0.9%)" in text
-    assert "1. (75%)" in text
+    assert "faster-aa: About " in text
+    assert "sub-polic" not in text  # `fasteraa show` prints the policy in full
 
 
 def test_what_else_is_known_without_a_race():
-    details = {"faster-aa": {"epochs": [1, 2], "planned": 20, "finished": False}}
+    details = {"faster-aa": {"finished": False, "done": "2 of 20 epochs"}, "mine": {"finished": False}}
     text = summarise(searched(policy(0.8, 0.2), policy(0.8, 0.2), note="There was no race: why.", details=details))
     first = text.split("\n\n")[0]
-    assert "There was no race: why. The gradient search ended early, after 2 of 20 epochs" in first
+    assert "There was no race: why. faster-aa ended early, after 2 of 20 epochs and mine ended early (--resume" in first
 
 
 def raced(chosen="uniform"):
@@ -62,23 +66,47 @@ def raced(chosen="uniform"):
     }
     first = trials.pop(chosen)
     race = RaceResult(first, (first, *trials.values()), 3, TrainRecipe(network="small", epochs=40), 10.0, 300, 300)
-    effects = Effects({"invert": 12.3, "rotate": -3.0}, {"invert": 2.0, "rotate": 1.2}, 1.0, 54)
+    effects = Effects(
+        {"invert": 12.3, "flip": 1.0, "rotate": -3.0}, {"invert": 2.0, "flip": 1.5, "rotate": 1.2}, 1.0, 54
+    )
     return Result(first.policy, tuple(candidates.values()), None, race=race, effects=effects)
 
 
 def test_the_summary_of_a_race():
-    answer, table, operations, words = summarise(raced()).split("\n\n")
+    answer, words, table, operations = summarise(raced()).split("\n\n")
     assert answer.startswith("Use uniform: 21.0% held-out error against 30.5% without augmentation (2 trainings of 40")
+    assert words == "uniform: About one medium operation an image, drawn evenly from 17 kinds."
     bar, full = "\u2588" * 6, "\u2588" * 8  # the widest is that of 90%, over 24 columns
-    assert [line.split() for line in table.splitlines()] == [
+    *rows, alike = table.splitlines()
+    assert [line.split() for line in rows] == [
         ["error", "%", "loss", "trainings"],
         ["uniform", bar, "21.0", "0.600", "2"],
         ["none", full, "30.5", "0.850", "2"],
         ["general", "eliminated", "40.0", "1.250", "1"],
         ["uniform-x2", "failed", "90.0", "2.300", "1"],
     ]
-    assert operations.endswith("two standard errors, 54 trainings):\n  rotate -3 ± 2, invert +12 ± 4")
-    assert words.startswith("uniform: 1 sub-policy")
+    assert alike == (
+        "These trainings alone do not tell none from uniform: more of them would (a larger --race-minutes)."
+    )
+    assert operations.splitlines()[0].endswith("± two standard errors, from 54 trainings")
+    assert operations.splitlines()[1:] == [
+        "  help     rotate -3 ± 2",
+        "  harm     invert +12 ± 4",
+        "  unclear  flip +1 ± 3",
+    ]
+
+
+def test_the_summary_ends_with_files_and_the_next_command(tmp_path):
+    data = SimpleNamespace(masks=None)
+    files = summarise(replace(raced(), folder=tmp_path, data=data)).split("\n\n")[-1].splitlines()
+    assert files == [
+        f"policy   {tmp_path / 'policy.json'}  {Policy.named('uniform').hash[:19]}",
+        f"picture  {tmp_path / 'preview.png'}",
+        f"python   fasteraa.load({str(tmp_path)!r}).transform(pool=train_images)   # pool: images to mix in, a list or "
+        "uint8 (N, 3, H, W)",
+        f"details  fasteraa show {tmp_path}",
+        f"next     fasteraa report {tmp_path}",
+    ]
 
 
 def test_the_result_as_plain_values():
@@ -92,7 +120,7 @@ def test_the_result_as_plain_values():
     assert rows["general"]["against_none"] == {"mean": 10.0, "half": None, "n": 1, "p": None}  # JSON has no infinity
     assert [rows[name]["eliminated"] for name in rows] == [False, False, True, True]
     assert rows["uniform-x2"]["failed"] == "the loss was not finite"
-    assert found["effects"]["of"] == {"invert": [12.3, 2.0], "rotate": [-3.0, 1.2]}
+    assert found["effects"]["of"] == {"invert": [12.3, 2.0], "flip": [1.0, 1.5], "rotate": [-3.0, 1.2]}
     assert found["candidates"] == {
         name: Policy.named(name).hash for name in ("none", "uniform", "general", "uniform-x2")
     }

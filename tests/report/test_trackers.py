@@ -246,7 +246,7 @@ def items_of(record):
 
 
 def metrics_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "methods/faster-aa/metrics.jsonl").read_text().splitlines()]
 
 
 def bytes_of(folder):

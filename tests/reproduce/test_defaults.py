@@ -10,11 +10,8 @@ import pytest
 
 from fasteraa.data import load
 from fasteraa.policy.named import EFFECTS
-from fasteraa.selection.prior import expected
-from fasteraa.selection.ranking import CREDIT
 
 TOOL = Path(__file__).parents[2] / "tools" / "defaults.py"
-ROUNDED_BY = 0.03  # by hand
 
 
 @pytest.fixture(scope="module")
@@ -29,20 +26,6 @@ def test_effects_are_means_over_seven_sets(defaults):
     effects = defaults.effects()
     assert {len(by_set) for by_set in effects.values()} == {7}
     assert {op: round(float(np.mean(list(by_set.values()))), 1) for op, by_set in effects.items()} == EFFECTS
-
-
-def test_the_prior_is_that_of_measured_errors(defaults):
-    short = defaults.relative_errors()["short"]
-    measured = {label: float(np.mean(errors)) for label, errors in short.items() if expected(label)}
-    assert len(measured) == 12
-    for label, error in measured.items():
-        assert expected(label).error == pytest.approx(error, abs=ROUNDED_BY), label
-
-
-def test_the_credit_is_the_least_that_a_set_showed(defaults):
-    credits = defaults.credits()
-    assert len(credits) == 4
-    assert round(min(credits.values())) == 100 * CREDIT
 
 
 def test_drawn_policies_are_those_of_the_file(defaults):

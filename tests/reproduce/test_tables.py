@@ -5,13 +5,15 @@ import pytest
 from fasteraa.errors import ConfigError
 from fasteraa.methods.config import make_config
 from fasteraa.policy.named import named
+from fasteraa.reproduce.equal_budget import PUBLISHED
+from fasteraa.reproduce.published_costs import Measured, hours
 from fasteraa.reproduce.quality import RACED
-from fasteraa.reproduce.schema import DATA, OURS, Search, find_recipe
+from fasteraa.reproduce.schema import DATA, NORM_FREE, OURS, Cost, Search, find_recipe
 from fasteraa.reproduce.tables import TABLES, find_table
 
 NAMES = [
     "gpu-hours", "cifar10", "cifar100", "svhn", "reduced-cifar10", "imagenet", "sub-policies", "operation-count",
-    "data-size", "policy-training", "quality",
+    "data-size", "policy-training", "quality", "equal-budget", "equal-budget-5",
 ]  # fmt: skip
 
 
@@ -39,6 +41,8 @@ def test_every_line_can_be_made(name):
         assert line.measure in ("error", "error_top5", "hours")
         if isinstance(line.policy, Search):
             make_config(dict(line.policy.settings))
+        elif isinstance(line.policy, Cost):
+            assert line.policy.method in PUBLISHED
         elif line.policy is not None:
             named(line.policy)
         else:
@@ -76,8 +80,10 @@ def test_searches_are_the_papers():
         config = make_config(dict(search.settings))
         assert (config.sub_policies, config.operation_count, config.epochs) == (10, 2, 20)
         assert config.critic == ("resnet-50" if name == "imagenet" else "wrn-40-2")
+        assert (config.critic_norm, config.chunk_size) == ("batch", 16 if name == "imagenet" else 8)
     searches = [line.policy for name, table in TABLES.items() if name != "quality" for line in table.lines]
-    assert {make_config(dict(s.settings)).objective for s in searches if isinstance(s, Search)} == {"paper"}
+    configs = [make_config(dict(s.settings)) for s in searches if isinstance(s, Search) and not s.budgeted]
+    assert {(config.objective, config.critic_norm) for config in configs} == {("paper", "batch")}
     counts = [make_config(dict(line.policy.settings)).sub_policies for line in TABLES["sub-policies"].lines]
     assert counts == [1, 2, 5, 10, 20, 50, 80]
     depths = [make_config(dict(line.policy.settings)).operation_count for line in TABLES["operation-count"].lines]
@@ -94,4 +100,36 @@ def test_objectives_of_our_own_table():
     for line in TABLES["quality"].lines:
         if isinstance(line.policy, Search):
             objectives.setdefault(line.label, set()).add(make_config(dict(line.policy.settings)).objective)
-    assert objectives == {OURS: {"paper"}, f"{OURS}, floor on diversity": {"diverse"}, RACED: {"diverse"}}
+    assert objectives == {NORM_FREE: {"paper"}, f"{OURS}, floor on diversity": {"diverse"}, RACED: {"diverse"}}
+
+
+def test_the_paper_trains_with_its_policies_in_chunks():
+    """Sixteen images share a sub-policy where a policy of its search is trained with, and nowhere else."""
+    for line in TABLES["reduced-cifar10"].lines:
+        if line.policy is not None:
+            assert find_recipe(line.recipe).chunk_size == (16 if isinstance(line.policy, Search) else 1)
+
+
+def test_every_method_has_the_same_budget():
+    budgets = {
+        line.label: (line.policy.minutes, line.policy.per_seed)
+        for line in TABLES["equal-budget"].lines
+        if isinstance(line.policy, Search) and len(line.policy.methods) == 1 and line.policy.budgeted
+    }
+    assert set(budgets.values()) == {(1, False)}
+    assert {"faster-aa", "fast-aa", "autoaugment", "dada", "random", "randaugment"} <= budgets.keys()
+    assert number("equal-budget", "hours of AA as published") == 5000
+    assert number("equal-budget", "hours of Faster AA as published") == 0.23
+
+
+def test_published_costs_are_extrapolated_from_what_was_measured():
+    seen = Measured(training=10.0, paper_step=0.05, default_step=0.02, trial=0.2, dada_step=0.1)
+    extrapolated = {method: hours(method, seen) for method in PUBLISHED}
+    seconds = {method: round(3600 * value, 6) for method, (value, _) in extrapolated.items()}
+    assert seconds == {
+        "autoaugment": 15_000 * 6.0, "pba": 160.0, "fast-aa": 5 * (6.0 + 200 * 0.2), "faster-aa": 620 * 0.05,
+        "dada": 300 * 0.1, "randaugment": 150.0,
+    }  # fmt: skip
+    assert all(words.startswith("extrapolated: ") for _, words in extrapolated.values())
+    assert extrapolated["faster-aa"][1].endswith("(by our defaults 20.0 ms)")
+    assert {hours(method, Measured(None, None, None, None, None)) for method in PUBLISHED} == {None}

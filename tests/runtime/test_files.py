@@ -51,6 +51,34 @@ def test_a_file_that_was_not_there_is_not_there_after_an_error(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_links_and_permissions_stay(file):
+    file.chmod(0o600)
+    link = file.with_name("link.json")
+    link.symlink_to(file.name)
+    write_atomic(link, "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+    assert file.stat().st_mode & 0o777 == 0o600
+    dangling = file.with_name("dangling")
+    dangling.symlink_to("there")
+    write_atomic(dangling, "made")
+    assert file.with_name("there").read_text() == "made"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "."])
+def test_what_is_no_file_is_not_replaced(tmp_path, kind, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = {"folder": tmp_path / "f", "pipe": tmp_path / "p", "device": Path("/dev/null"), ".": Path()}[kind]
+    if kind == "folder":
+        path.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    before = path.stat().st_mode
+    with pytest.raises(RunError, match=r"could not be written: it is a .*, not a regular file"):
+        write_atomic(path, "new")
+    assert path.stat().st_mode == before
+
+
 def test_until_it_is_whole_readers_see_the_old_file(file):
     with replacing(file) as partial:
         partial.write_text("new")

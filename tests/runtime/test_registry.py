@@ -3,13 +3,18 @@
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from fasteraa.data import arrays, load
 from fasteraa.errors import ConfigError
 from fasteraa.methods import METHODS, make_methods
 from fasteraa.methods.faster_aa import FasterAA
 from fasteraa.runtime import registry
 from fasteraa.runtime.registry import Registry
+from fasteraa.testing.runners import ScriptedRunner
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner import make_runner
 
 TOOLS = Registry("tool", "fasteraa.tools", {"path": "pathlib:Path", "loads": "json:loads"})
 
@@ -82,6 +87,25 @@ def test_whatever_another_package_raises_while_it_is_imported_is_explained(monke
     monkeypatch.setattr(registry, "entry_points", lambda group: [broken])
     with pytest.raises(ConfigError, match="the tool 'hammer' of another package could not be loaded: needs a licence"):
         TOOLS.load("hammer")
+
+
+def open_mine(rest, data_root, download):
+    """A data source of another package: so many grey images."""
+    images = np.arange(int(rest), dtype=np.uint8)[:, None, None, None].repeat(3, 3)
+    return arrays.open_arrays(np.broadcast_to(images, (int(rest), 8, 8, 3)).copy(), np.arange(int(rest)) % 2)
+
+
+def test_data_sources_of_other_packages_are_sources(plug_in):
+    plug_in(group="fasteraa.sources", mine=f"{__name__}:open_mine")
+    assert load("mine:6").images[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_runners_of_other_packages_are_runners(plug_in, tmp_path):
+    plug_in(group="fasteraa.runners", mine="fasteraa.testing.runners:ScriptedRunner")
+    cache = RunCache(tmp_path)
+    runner = make_runner("mine", cache, stop_after=3)
+    assert isinstance(runner, ScriptedRunner)
+    assert (runner.cache, runner.stop_after) == (cache, 3)
 
 
 def test_methods_of_other_packages_are_methods(plug_in):

@@ -12,6 +12,7 @@ from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.progress import Silent
 from fasteraa.selection import schedule
+from fasteraa.testing.runners import ScriptedRunner
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import local
@@ -59,3 +60,10 @@ def task_of(data, recipe=RECIPE, folder=None, seed=0, said=None):
 
 def cache_in(folder):
     return RunCache(folder).open()
+
+
+class ForgetfulRunner(ScriptedRunner):
+    """Keeps no networks, so that nothing can be predicted."""
+
+    def _keep_network(self, job):
+        pass

@@ -22,10 +22,9 @@ from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection import pipeline
 from fasteraa.selection.config import RaceConfig
 from fasteraa.selection.pipeline import propose_and_race
-from fasteraa.selection.ranking import CREDIT
 from fasteraa.testing.runners import ScriptedRunner, by_key
 from fasteraa.train.job import TrainJob
-from fasteraa.train.runner import run_jobs
+from fasteraa.train.runner import Engine, run_jobs
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.split import Split
 
@@ -85,7 +84,7 @@ def run(methods, data=None, race=MINUTES, folder=None, end=math.inf, said=None, 
         folder=RunFolder(folder) if folder else None,
         progress=Said(said if said is not None else []),
     )
-    return propose_and_race(task, methods, race, end, "local", jobs)
+    return propose_and_race(task, methods, race, end, Engine(device=task.device, jobs=jobs))
 
 
 def numbered(labels, side=8):
@@ -118,6 +117,60 @@ def test_all_methods_propose_and_the_race_decides(scripted):
     assert not methods[0].asked[0].folds  # nobody needs them before
 
 
+def test_validation_images_judge_in_the_race_and_not_for_methods(scripted):
+    judge = brightness_classes(24)
+    methods = [Proposes(*TWO), Trains(most=2)]
+    task = Task(brightness_classes(40), SearchConfig(), "cpu", progress=Said([]), validation=judge)
+    result = propose_and_race(task, methods, MINUTES, math.inf, Engine())
+    (runner,) = scripted.made
+    by_method = [job for job in runner.trained if job.recipe.epochs == 1]
+    raced = [job for job in runner.trained if job.recipe.epochs > 1]
+    assert {job.split.name for job in by_method} == {"fold 1"}
+    assert {job.split.held_out.fingerprint for job in raced} == {judge.fingerprint}
+    assert {len(job.split.train) for job in raced} == {40}
+    assert len({job.seed for job in raced}) > 1  # several rounds, of one split
+    assert result.race.folds == 1
+
+
+@pytest.mark.parametrize(("metric", "chosen"), [("error", "none"), ("balanced-error", "inverted"), ("loss", "uniform")])
+def test_the_metric_decides(scripted, metric, chosen):
+    """One policy helps the rare classes, another the loss, but not the errors."""
+    outcomes = {
+        "none": (10.0, 0.5, 30.0, 0.9),
+        "inverted": (12.0, 0.6, 15.0, 0.4),
+        "uniform": (11.0, 0.2, 35.0, 1.0),
+    }
+    names = ("error", "held_out_loss", "balanced_error", "balanced_loss")
+    scripted.script = lambda job: {**by_key(job), **dict(zip(names, outcomes[job.label], strict=True))}
+    methods = [Proposes(*TWO, Candidate("uniform", named("uniform")))]
+    result = run(methods, brightness_classes(300), race=RaceConfig(minutes=5, metric=metric, epochs=12))
+    assert result.chosen == chosen
+    assert ("balanced held-out error" in result.race.sentence()) == (metric == "balanced-error")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "judge", "probed"), [(1e-6, "auto", False), (1.0, "auto", True), (1.0, "training", False)]
+)
+def test_a_cpu_without_time_for_fine_tuning_is_judged_by_a_probe(
+    scripted, monkeypatch, tmp_path, seconds, judge, probed
+):
+    torch.save({}, tmp_path / "weights.pt")
+    scripted.options = {"image_seconds": seconds}
+    race = RaceConfig(minutes=5, network="small", weights=str(tmp_path / "weights.pt"), judge=judge)
+    said = []
+    run([Proposes(*TWO)], race=race, said=said)
+    (runner,) = scripted.made
+    assert {job.recipe.freeze for job in runner.trained} == {probed}
+    assert {job.recipe.copies for job in runner.trained} == {4 if probed else 0}
+    assert any("A linear probe on features" in line for line in said) == probed
+
+
+def test_a_training_measured_without_balanced_errors_is_named(scripted):
+    scripted.script = lambda job: {"error": 1.0, "held_out_loss": 0.1, "train_loss": 0.1}
+    with pytest.raises(RunError, match="measured without balanced errors"):
+        run([Proposes(*TWO)], race=RaceConfig(minutes=5, metric="balanced-error"))
+
+
 def test_a_method_that_trains_must_say_so(scripted):
     class Quietly(Proposes):
         def candidates(self, task, budget, runner):
@@ -136,16 +189,24 @@ def test_nothing_is_compiled_and_as_many_trainings_go_side_by_side_as_asked_for(
     ]
 
 
-@pytest.mark.parametrize(("epochs", "credit"), [(None, CREDIT), (3, 0.0)])
-def test_who_knows_the_epochs_has_the_trainings_to_come_raced(scripted, epochs, credit):
-    result = run([Proposes(*TWO)], race=RaceConfig(minutes=5, epochs=epochs))
-    assert {each.credit for each in result.race.trials} == {credit}
+def test_who_says_how_long_the_training_will_be_has_it_raced_or_predicted(scripted):
+    """Where trainings are counted, they are as long as is worth it: 150 of 600 epochs."""
+    raced = run([Proposes(*TWO)], race=RaceConfig(trainings=6, epochs=3))
+    assert {each.length for each in raced.race.trials} == {1.0}
+    shorter = run([Proposes(*TWO)], race=RaceConfig(trainings=6, epochs=10_000))
+    assert {each.length for each in shorter.race.trials} == {10_000 / shorter.race.recipe.epochs}
+    assert shorter.race.recipe.epochs < 10_000
 
 
-def test_methods_that_train_share_half_of_what_is_left(scripted):
+def test_doing_nothing_takes_part_in_every_race(scripted):
+    result = run([Proposes(TWO[1])], race=RaceConfig(trainings=6))
+    assert sorted(each.label for each in result.race.trials) == ["inverted", "none"]
+
+
+def test_methods_that_train_have_equal_shares_of_half_of_what_is_left(scripted):
     one, other = Trains("one", most=6), Trains("other", most=4)
     run([Proposes(*TWO), one, other], race=RaceConfig(trainings=40))
-    assert [one.shares[0].trainings, other.shares[0].trainings] == [10, 8]  # a quarter of 40, then of 34
+    assert [one.shares[0].trainings, other.shares[0].trainings] == [10, 10]
     (runner,) = scripted.made
     raced = [job for job in runner.trained if not job.label.startswith(("one-", "other-")) or job.recipe.epochs > 1]
     assert len(runner.trained) <= 40
@@ -231,7 +292,7 @@ def test_images_that_cannot_be_raced(scripted, data, why):
 
 
 def test_time_that_is_up_before_a_race_could_begin(scripted):
-    result = run([Proposes(*TWO)], end=time.monotonic() + 9.0)
+    result = run([Proposes(*TWO)], end=time.time() + 9.0)
     assert result.note == "There was no race: the time was up before one could begin."
     assert result.chosen == "none"
     short = run([Proposes(*TWO)], race=RaceConfig(minutes=0.01))  # asked for
@@ -240,10 +301,10 @@ def test_time_that_is_up_before_a_race_could_begin(scripted):
 
 def test_a_limit_on_everything_is_one_on_the_race(scripted):
     method = Trains(most=1)
-    run([Proposes(*TWO), method], end=time.monotonic() + 100.0)
+    run([Proposes(*TWO), method], end=time.time() + 100.0)
     assert method.shares[0].seconds == pytest.approx(50.0, abs=2)
     quiet = Proposes(*TWO)
-    before = time.monotonic()
+    before = time.time()
     run([quiet], end=before + 100.0)
     assert quiet.asked[0].until == pytest.approx(before + 50.0, abs=2)  # a race follows
     run([quiet], end=before + 100.0, race=None)
@@ -391,12 +452,11 @@ def test_a_race_that_was_stopped_is_not_run_again_with_more_time(scripted, tmp_p
         {"seed": 1},
         {"ops": ("rotate", "invert")},
         {"race": RaceConfig(minutes=5, epochs=9)},
-        {"race": RaceConfig(minutes=5, epochs=240)},  # as many as by default, but they are those to come
         {"race": RaceConfig(minutes=5, train={"weight_decay": 0.1})},
         {"race": RaceConfig(trainings=12)},
         {"methods": [Proposes(*TWO, name="another")]},
     ],
-    ids=["data", "seed", "ops", "epochs", "credit", "train", "trainings", "methods"],
+    ids=["data", "seed", "ops", "epochs", "train", "trainings", "methods"],
 )
 def test_another_race_has_another_schedule(scripted, tmp_path, other):
     run([Proposes(*TWO)], folder=tmp_path)

@@ -1,54 +1,98 @@
-"""What is expected before anything is measured, and in which order a small budget keeps candidates."""
+"""What is predicted of a policy from measurements on these images, and who takes part where time allows for few."""
 
-from fasteraa.methods import Budget, Candidate, Expected
-from fasteraa.methods.op_effects import WEIGHTED
-from fasteraa.methods.published import Published
-from fasteraa.policy.named import RACED, named
-from fasteraa.selection.prior import expected, with_prior
-from fasteraa.selection.schedule import LEAST_CANDIDATES
+import math
+from dataclasses import replace
 
-from .conftest import brightness_classes, task_of
+import pytest
 
-GRADIENT = ("faster-aa", "faster-aa-x2", "faster-aa-start", "faster-aa-halfway", "faster-aa-x3")
+from fasteraa.methods import Candidate, Expected
+from fasteraa.policy.named import named
+from fasteraa.selection.prior import (
+    Traits,
+    longer_difference,
+    longer_spread,
+    operations_per_image,
+    predict,
+    with_prior,
+)
+from fasteraa.testing.runners import ScriptedRunner
+from fasteraa.train.metrics import Measured
+from fasteraa.train.runner.local import LocalRunner
 
+from .conftest import RECIPE, WORST, ForgetfulRunner, brightness_classes, cache_in, task_of
 
-def labelled(*labels):
-    return [Candidate(label, named("none")) for label in labels]
-
-
-def usual():
-    return [
-        *labelled(*GRADIENT),
-        *labelled(*WEIGHTED),
-        *Published().candidates(task_of(brightness_classes(12)), Budget(), None),
-    ]
-
-
-def test_something_is_expected_of_all_that_race_by_default():
-    candidates = with_prior(usual())
-    assert len(candidates) == len(GRADIENT) + len(WEIGHTED) + len(RACED)
-    by_label = {each.label: each.expected for each in candidates}
-    assert None not in by_label.values()
-    assert by_label["none"].spread >= 4 * by_label["faster-aa"].spread
-    assert min(each.error for each in by_label.values()) > 0.9
-    assert max(by_label, key=lambda label: by_label[label].error) == "none"
+PLAIN = Measured(30.0, 5.0, 0.9)
 
 
-def test_a_small_budget_keeps_what_others_are_compared_with_and_one_of_each_kind():
-    without_experiment = [each for each in usual() if each.label not in WEIGHTED]
-    least = [each.label for each in with_prior(without_experiment)][:LEAST_CANDIDATES]
-    assert {"none", "trivialaugment-wide", "faster-aa-start"} <= set(least)
-    assert {"uniform-x2", "faster-aa-x2"} <= set(least)
-    assert [each.label for each in with_prior(usual())][2:5] == list(WEIGHTED)
+def traits(policy="trivialaugment-wide", error=36.0, loss=1.2, train_loss=0.01):
+    return Traits.of(named(policy), PLAIN, Measured(error, 8.0, loss), train_loss)
 
 
-def test_what_nobody_knows_comes_after_the_yardsticks_and_only_what_is_measured_counts():
-    ranked = with_prior(labelled("uniform", "mine", "none", "yours", "trivialaugment-wide"))
-    assert [each.label for each in ranked] == ["none", "trivialaugment-wide", "mine", "yours", "uniform"]
-    assert [each.expected is None for each in ranked] == [False, False, True, True, False]
-    assert expected("mine") is None
+def test_traits_are_relative_to_plain_images():
+    seen = traits(train_loss=0.09)
+    assert seen.harder == pytest.approx(math.log(1.2 / 0.9))
+    assert seen.confused == pytest.approx(0.06)
+    assert seen.unlearned == pytest.approx(math.log(0.1))
+    assert seen.features == pytest.approx(
+        [seen.harder, 0.06, seen.operations, math.log(0.1), *(math.log(0.1) * v for v in seen.features[:3])]
+    )
+    assert traits(train_loss=1e-9).unlearned == -4.0  # not beyond what the lines were fitted to
+    assert traits(train_loss=5.0).unlearned == 0.0
 
 
-def test_what_a_method_expects_itself_is_kept():
-    mine = Candidate("none", named("none"), Expected(0.5, 0.5))
-    assert with_prior([mine])[0].expected == (0.5, 0.5)
+def test_operations_of_an_image_are_counted_over_all_passes():
+    assert operations_per_image(named("none")) == 0
+    assert operations_per_image(named("trivialaugment-wide")) == pytest.approx(13 / 14)
+    assert operations_per_image(named("uniform-x2")) == pytest.approx(2.0)
+    assert operations_per_image(named("uniform-half")) == pytest.approx(0.5)
+
+
+def test_who_knows_its_images_by_heart_gains_and_who_still_learns_loses():
+    """The same policy on the same images: only how far the training came is different."""
+    learning, finished = predict(traits(train_loss=0.5)), predict(traits(train_loss=0.002))
+    assert finished.effect < learning.effect
+    assert finished.effect < 0
+    assert predict(traits(error=75.0, loss=2.5, train_loss=0.5)).effect > 0.1
+    assert 0.05 < learning.spread < 0.2
+
+
+def test_longer_trainings_learn_what_is_hard():
+    assert longer_difference(0.1, 0.5, 1.0) == pytest.approx(0.1)
+    assert longer_difference(0.1, 0.5, 4.0) < longer_difference(0.1, 0.5, 2.0) < 0.1
+    assert longer_difference(-0.1, 0.0, 4.0) < 0  # where nothing is left to learn, the sign stays
+    assert longer_difference(0.1, 0.5, 100.0) == longer_difference(0.1, 0.5, 8.0)  # not beyond what was checked
+    assert longer_spread(1.0) == 0 < longer_spread(2.0) < longer_spread(4.0)
+
+
+CANDIDATES = [Candidate("inverted", WORST), Candidate("mild", named("uniform-half")), Candidate("none", named("none"))]
+
+
+def test_the_order_is_that_of_what_is_predicted_on_these_images(tmp_path):
+    """Inversion makes dark and bright alike."""
+    runner = LocalRunner(cache_in(tmp_path), device="cpu", jobs=1)
+    task = task_of(brightness_classes(60), replace(RECIPE, epochs=8))
+    ordered = with_prior(CANDIDATES, task, runner, seed=0, epochs=8)
+    assert [each.label for each in ordered] == ["none", "mild", "inverted"]
+    assert ordered[0].expected is None
+    assert ordered[1].expected.effect < ordered[2].expected.effect
+    assert with_prior(CANDIDATES, task, runner, seed=0, epochs=8) == ordered
+    own = replace(CANDIDATES[0], expected=Expected(-0.5, 0.5))
+    assert with_prior([own, *CANDIDATES[1:]], task, runner, seed=0, epochs=8)[1] == own  # its method knows better
+
+
+def test_its_training_is_the_first_of_the_race(tmp_path):
+    runner, task = ScriptedRunner(cache_in(tmp_path)), task_of(brightness_classes(24))
+    with_prior(CANDIDATES, task, runner, seed=7, epochs=5)
+    (job,) = runner.trained
+    assert job.key == task.job("none", named("none"), fold=0, seed=7, epochs=5).key
+
+
+def test_without_a_network_nothing_is_predicted_and_the_order_stays(tmp_path):
+    runner, task = ForgetfulRunner(cache_in(tmp_path)), task_of(brightness_classes(24))
+    ordered = with_prior(CANDIDATES, task, runner, seed=0, epochs=5)
+    assert [each.label for each in ordered] == ["none", "inverted", "mild"]
+    assert all(each.expected is None for each in ordered)
+    assert with_prior(CANDIDATES[:2], task, runner, seed=0, epochs=5) == CANDIDATES[:2]
+    tuned = task_of(brightness_classes(24), replace(RECIPE, weights="some.safetensors"))
+    assert [each.label for each in with_prior(CANDIDATES, tuned, runner, 0, 5)] == ["none", "inverted", "mild"]
+    assert len(runner.trained) == 1

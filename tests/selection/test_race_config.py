@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fasteraa.errors import ConfigError
+from fasteraa.methods import make_methods
 from fasteraa.methods.config import SearchConfig
 from fasteraa.runtime import device
 from fasteraa.runtime.run_folder import RunFolder
@@ -91,11 +92,11 @@ def test_mistakes_are_named(settings, words):
 def test_settings_are_kept_as_they_were_given(tmp_path):
     race = RaceConfig(trainings=12, network="small", train={"weight_decay": 0.5, "precision": "float32"})
     for chosen in (race, None):
-        write_settings(RunFolder(tmp_path), SearchConfig(seed=3), chosen, ["published"])
+        write_settings(RunFolder(tmp_path), SearchConfig(seed=3), chosen, make_methods("published"))
         tables = tomllib.loads((tmp_path / "config.toml").read_text())
         assert tables["search"]["seed"] == 3
         assert tables["run"] == {"methods": ["published"], "race": chosen is not None}
-    write_settings(RunFolder(tmp_path), SearchConfig(), race, ["published"])
+    write_settings(RunFolder(tmp_path), SearchConfig(), race, make_methods("published"))
     tables = tomllib.loads((tmp_path / "config.toml").read_text())
     assert RaceConfig.make({**tables["race"], "train": tables["train"]}) == race
     assert replace(race, train={}) == RaceConfig.make(tables["race"])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -52,14 +53,28 @@ def test_where_nothing_is_better_than_none():
     )
 
 
+def test_a_race_that_could_not_tell_says_so_and_what_would():
+    """As many errors as none and a loss that is a little lower."""
+    none, close = trial("none", (5.0, 5.0)), replace(trial("a", (5.0, 5.0)), scores=(4.9, 4.9))
+    words = " The race could not tell: a is better with a probability of 59%: a race of about 2 minutes would tell"
+    assert result_of(none, close).sentence().endswith(f"{words} (--race-minutes 2).")
+
+
 def test_who_has_fewer_errors_than_none_but_is_not_surely_better_is_named():
     """The chance of a lower loss counts, not the errors."""
     none, lucky = trial("none", (5.0, 5.0)), replace(trial("a", (4.5, 4.5)), scores=(4.9, 4.9))
-    noise = 0.62 * 4.9 * math.sqrt(0.955 / (0.045 * 1000))
-    chance = 0.5 * (1 + math.erf(0.1 / noise / math.sqrt(2)))
+    noise = 0.62 * math.sqrt(0.955 / (0.045 * 1000))
+    chance = 0.5 * (1 + math.erf(math.log(5.0 / 4.9) / noise / math.sqrt(2)))
     assert f"{chance:.0%}" == "59%"
-    words = "a has fewer errors (4.5%), but is better with a probability of 59% only: a longer race would tell"
-    assert result_of(none, lucky).sentence().endswith(f"{words} (--race-minutes).")
+    words = "a has fewer errors (4.5%), but is better with a probability of 59% only"
+    longer = replace(result_of(none, lucky), seconds=120.0).sentence()
+    (minutes,) = re.findall(r"a race of about (\d+) minutes would tell \(--race-minutes \1\)\.$", longer)
+    assert words in longer
+    z = math.log(5.0 / 4.9) / noise  # standard errors apart; 0.84 of them are 80%
+    assert int(minutes) == math.ceil(2 * (0.8416 / z) ** 2)
+    counted = replace(result_of(none, lucky), counted=True, rounds=(Round(4, 12),))
+    count = math.ceil(4 * (0.8416 / z) ** 2)
+    assert counted.sentence().endswith(f"only: about {count} trainings would tell (--race-trainings {count}).")
     better = {row.label: row.better for row in result_of(none, lucky).table}
     assert better == {"none": None, "a": pytest.approx(chance)}
 
@@ -94,14 +109,11 @@ def test_what_did_better_and_was_not_chosen_is_explained():
     fewer = trial("b", (6.0, 6.0))
     unsure = replace(fewer, scores=(8.0, 8.0))
     assert said(unsure).endswith("b has fewer errors but a higher loss (6.0%, loss 8.000 against 7.000).")
-    credited = {"losses": (2.0, 2.0), "credit": 0.5, "guess_loss": 2.0}
-    easy = replace(fewer, losses=(0.1, 0.1), credit=0.5, guess_loss=2.0)
-    assert said(easy, **credited).endswith(
+    easy = replace(fewer, losses=(0.1, 0.1), length=4.0)
+    assert said(easy, losses=(2.0, 2.0), length=4.0).endswith(
         "b did better (6.0%, loss 6.000 against 7.000) but is easier to learn, so longer trainings gain less by it."
     )
-    assert said(fewer).endswith(
-        "b did better (6.0%, loss 6.000 against 7.000), by less than so few images can tell from what is usual."
-    )
+    assert said(fewer).endswith("b did better (6.0%, loss 6.000 against 7.000), by less than so few images can tell.")
     for same in (trial("b", (6.99, 6.99)), trial("b", (7.5, 7.5)), replace(fewer, failed="why"), trial("b", (6.0,))):
         assert "b " not in said(same)  # not fewer, not sound, or eliminated earlier on fewer images
     best = result_of(trial("a", (7.0,)), trial("b", (6.5,)), trial("c", (6.0,)))
@@ -145,21 +157,12 @@ def test_folds_that_share_images_are_less_sure_than_seeds():
     assert result.against("c") is None
 
 
-def test_differences_are_those_of_what_is_predicted():
-    easy, hard = (
-        replace(trial(label, (error,) * 2), losses=(loss,) * 2, credit=0.4, guess_loss=4.0)
-        for label, error, loss in (("easy", 11.0, 0.5), ("hard", 11.5, 1.5))
-    )
-    mean = result_of(hard, easy).against("easy").mean
-    assert mean == pytest.approx(11.5 * math.exp(-0.15) - 11.0 * math.exp(-0.05))
-
-
 # --- what is kept ----------------------------------------------------------------------------------------------------
 
 
 def test_the_policy_file_holds_the_whole_table():
     lost = replace(trial("c", (50.0,)), losses=(), failed="why")
-    first = replace(trial("a", (5.0,), expected=Expected(0.9, 0.1)), credit=0.2)
+    first = replace(trial("a", (5.0,), expected=Expected(-0.1, 0.1)), length=2.0)
     race = result_of(first, lost, rounds=(Round(2, 12, 1.0),), images=40, all_images=60)
     mine = Candidate("a", replace(named("uniform"), name="found on photos", provenance={"seed": 3}))
     policy = chosen_policy(mine, {"data": {"name": "photos"}, "seed": 1}, race, effects={"trainings": 54})
@@ -167,12 +170,12 @@ def test_the_policy_file_holds_the_whole_table():
     known = json.loads(policy.to_json())["provenance"]
     assert (known["candidate"], known["data"], known["seed"]) == ("a", {"name": "photos"}, 3)
     told = known["race"]
-    assert (told["chosen"], told["credit"], told["images"], told["all_images"]) == ("a", 0.2, 40, 60)
+    assert (told["chosen"], told["length"], told["images"], told["all_images"]) == ("a", 2.0, 40, 60)
     assert told["sentence"] == race.sentence()
     assert told["rounds"] == [{"runs": 2, "epochs": 12}]
     assert told["effects"] == {"trainings": 54}
     assert [row["candidate"] for row in told["table"]] == ["a", "c"]
-    assert told["table"][0]["expected"] == [0.9, 0.1]
+    assert told["table"][0]["expected"] == [-0.1, 0.1]
     assert (told["table"][1]["failed"], told["table"][1]["training_loss"]) == ("why", None)
     assert replace(race, seconds=math.nan).provenance()["seconds"] is None  # trainings were counted
     assert "race" not in chosen_policy(mine, {}, None).provenance

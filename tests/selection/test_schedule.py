@@ -239,3 +239,19 @@ def test_a_schedule_that_does_not_add_up(tmp_path, wrong):
     file.write_text(json.dumps(sealed(content)))
     with pytest.raises(RunError, match=r"schedule\.json' cannot be read .*: remove it to plan the race again"):
         read_schedule(Decisions(file, "x"))
+
+
+def test_what_the_budget_pays_for_is_said_before(monkeypatch):
+    monkeypatch.setattr(schedule, "REPEATS", REPEATS)
+    many = [Candidate(f"c{number}", named("none")) for number in range(6)]
+    plan = Schedule(tuple(f"c{number}" for number in range(4)), (1, 1, 1), (0, 1, 2), 20)
+    said = schedule.plan_words("timm:x", plan, many, 3.0, Budget(600.0))
+    assert said == [
+        "the race: 10 trainings of 20 epochs of timm:x, 60 s each, of 4 candidates",
+        "left out, for which the budget does not reach: c4, c5",
+        "a clearer result would take about 45 minutes (--race-minutes 45)",
+    ]
+    late = schedule.plan_words("timm:x", plan, many[:4], 3.0, Budget(60.0))
+    assert late[-1].startswith("even so it takes about 10 minutes, more than the 60 s that are left")
+    counted = schedule.plan_words("small", plan, many[:4], 3.0, Budget(trainings=8))
+    assert counted == ["the race: 8 trainings of 20 epochs of small, of 4 candidates"]

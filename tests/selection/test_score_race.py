@@ -4,6 +4,8 @@ import json
 import sys
 import textwrap
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from fasteraa.errors import ConfigError, RaceError, RunError
 from fasteraa.methods import Candidate
 from fasteraa.policy import Policy
 from fasteraa.selection.score_race import race_scores
-from fasteraa.train.command import Command
+from fasteraa.train.command import Command, visible_gpus
 
 NAMES = ("none", "uniform", "general", "trivialaugment-wide", "cutout")
 MEANS = dict(zip(NAMES, (0.30, 0.25, 0.40, 0.35, 0.20), strict=True))
@@ -88,6 +90,71 @@ def test_without_none_there_is_nothing_to_beat(race):
         race(lambda policy, seed, out: float("inf"))
 
 
+def test_what_is_not_probably_better_is_not_chosen(race):
+    noisy = {"none": (0.30, 0.30, 0.30), "uniform": (0.20, 0.35, 0.32)}
+    result = race(lambda policy, seed, out: noisy[policy.name][seed], names=("none", "uniform"))
+    assert result.chosen == "none"
+    assert "uniform has 0.29, but is better with a probability of 58% only" in result.sentence()
+
+
+def test_a_function_that_raises_is_named_and_the_race_goes_on(race):
+    def train(policy, seed, out):
+        if policy.name == "cutout":
+            raise ValueError("no such layer")
+        return score_of(policy, seed, out)
+
+    result = race(train)
+    assert result.chosen == "uniform"
+    assert result.table[-1].failed == "ValueError: no such layer"
+
+
+def test_none_is_tried_twice(race):
+    calls = []
+
+    def train(policy, seed, out):
+        calls.append((policy.name, seed))
+        assert policy.name != "none" or calls.count(("none", seed)) == 2
+        return score_of(policy, seed, out)
+
+    assert race(train).chosen == "cutout"
+    assert calls.count(("none", 0)) == 2
+    assert calls.count(("cutout", 0)) == 1
+
+
+def test_a_run_begins_with_an_empty_folder(race):
+    def train(policy, seed, out):
+        assert not list(out.iterdir())
+        (out / "score.json").write_text("{}")
+        raise OSError("full")
+
+    for _ in range(2):
+        with pytest.raises(RaceError, match="OSError: full"):
+            race(train, seeds=1)
+
+
+def test_each_run_gets_the_gpu_that_is_free(race):
+    seen, done = {}, threading.Event()
+
+    def train(policy, seed, out, gpu):
+        seen[policy.name] = gpu
+        if policy.name == "none":
+            assert done.wait(30)  # the others go by on the second GPU
+        elif len(seen) == 4:
+            done.set()
+        return score_of(policy, seed, out)
+
+    race(train, names=NAMES[:4], jobs=2, gpus=("4", "7"), seeds=1)
+    assert seen == {"none": "4", "uniform": "7", "general": "7", "trivialaugment-wide": "7"}
+
+
+@pytest.mark.parametrize(("given", "names"), [(None, ["0", "1"]), ("", []), ("3, 5", ["3", "5"])])
+def test_gpus_that_are_visible(given, names, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert visible_gpus(2) == names
+
+
 def test_several_at_once(race):
     barrier = threading.Barrier(2, timeout=30)
 
@@ -140,6 +207,32 @@ def test_a_command_prints_its_score(tmp_path):
     """
     assert command(body)(Policy.named("uniform"), 2, tmp_path) == 2.5
     assert "uniform" in (tmp_path / "log.txt").read_text()
+
+
+def test_an_edited_script_is_another_training(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("print('score: 1')")
+    first = Command((sys.executable, str(script), "{policy}"), lambda policy, path: None)
+    before = first.key
+    script.write_text("print('score: 2')")
+    assert first.key != before
+
+
+def test_what_a_command_leaves_behind_ends_with_it(tmp_path):
+    body = """
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        print(child.pid); print("score: 1")
+    """
+    command(body)(Policy.named("none"), 0, tmp_path)
+    pid = int((tmp_path / "log.txt").read_text().split()[0])
+    for _ in range(100):  # init reaps it when it has time
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("the child is alive")
 
 
 def test_a_command_may_write_its_score(tmp_path):

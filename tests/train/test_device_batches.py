@@ -1,5 +1,6 @@
 """Batches: every image once, a draw per image, and what is done to them in which order."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 from fasteraa.runtime import device
 from fasteraa.train import device_batches
-from fasteraa.train.device_batches import DeviceFeed, cut, draw_boxes, resized_crop
+from fasteraa.train.device_batches import DeviceFeed, _beta, cut, draw_boxes, resized_crop
 
 CPU = torch.device("cpu")
 
@@ -60,7 +61,7 @@ def test_many_batches_are_augmented_at_once(tiny, monkeypatch, values, calls):
     """As many as there is room for, one at least; an image has 3 x 8 x 8 = 192 values."""
     sizes = []
 
-    def augment(policy, images, generator, pool):
+    def augment(policy, images, generator, pool, chunk):
         sizes.append(len(images))
         return images
 
@@ -226,3 +227,31 @@ def test_images_that_do_not_fit_on_the_device_stay_in_memory(tiny, data, monkeyp
     images, labels = whole_epoch(feed)
     assert images.is_cuda
     assert labels.is_cuda
+
+
+def test_epochs_that_are_augmented_at_once_are_those_of_a_resumed_run(data, tiny):
+    recipe = replace(tiny, crop=0, flip=False, cutout=0)
+
+    def epochs(numbers, policy):
+        feed = DeviceFeed(data, named(policy), recipe, 3, CPU)
+        feed.epochs_at_once = 3  # as on a GPU
+        return [list(feed.epoch(number)) for number in numbers]
+
+    for policy in ("none", "uniform"):
+        whole, resumed = epochs(range(5), policy), epochs((2, 4), policy)
+        for mine, theirs in zip((whole[2], whole[4]), resumed, strict=True):
+            assert all(
+                torch.equal(*images) for pair in zip(mine, theirs, strict=True) for images in zip(*pair, strict=True)
+            )
+    plain = [torch.cat([images for images, _ in epoch]).flatten(1) for epoch in epochs(range(5), "none")]
+    assert all(len(epoch.unique(dim=0)) == len(epoch) for epoch in plain)  # every image once
+    assert not any(torch.equal(one, other) for one, other in itertools.pairwise(plain))
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 30.0, 400.0])
+def test_shares_of_mixing_are_drawn_for_any_alpha(alpha):
+    """Mean 1/2, variance 1 / (4 (2 alpha + 1)); rejecting draws would never end for a large alpha."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.tensor([_beta(alpha, generator, torch.device("cpu")) for _ in range(2000)])
+    assert float(drawn.mean()) == pytest.approx(0.5, abs=0.03)
+    assert float(drawn.var()) == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.15)

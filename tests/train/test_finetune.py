@@ -10,7 +10,7 @@ from fasteraa.errors import ConfigError
 from fasteraa.policy import Policy
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
 from fasteraa.train.recipe import TrainRecipe, finetune_recipe, image_side, interpolation
-from fasteraa.train.trainer import Training, train
+from fasteraa.train.trainer import Training, set_rates, train
 
 LITE0 = "timm:tf_efficientnet_lite0"
 CPU = torch.device("cpu")
@@ -90,8 +90,8 @@ def test_the_centre_is_what_is_measured():
 
 def test_head_and_body_have_rates_of_their_own(photos, recipe):
     training = Training(photos, Policy.named("none"), recipe, 0, CPU)
-    training.set_rate(10**6, 1)  # at the end of the cosine
-    training.set_rate(1, 1)
+    set_rates([training], torch.tensor(training.rates_at(10**6, 1)))  # at the end of the cosine
+    set_rates([training], torch.tensor(training.rates_at(1, 1)))
     rates = {id(p): float(group["lr"]) for group in training.optimiser.param_groups for p in group["params"]}
     head = rates[id(training.network.classifier.weight)]
     body = rates[id(training.network.body.conv_stem.weight)]
@@ -105,7 +105,7 @@ def test_head_and_body_have_rates_of_their_own(photos, recipe):
 def test_a_linear_probe_leaves_the_body_alone(photos, recipe):
     training = Training(photos, Policy.named("none"), replace(recipe, freeze=True), 0, CPU)
     before = {name: tensor.clone() for name, tensor in training.network.state_dict().items()}
-    training.set_rate(5, 5)
+    set_rates([training], torch.tensor(training.rates_at(5, 5)))
     for batch in training.feed.epoch(0):
         training.step(*batch)
     changed = {name for name, tensor in training.network.state_dict().items() if not torch.equal(tensor, before[name])}
@@ -129,12 +129,14 @@ def test_the_mean_of_weights_is_what_is_measured(photos):
     recipe = TrainRecipe(network="small", batch_size=8, epochs=1, cutout=0, precision="float32", ema=0.5)
     training = Training(photos, Policy.named("none"), recipe, 0, CPU)
     start = training.network.classifier.weight.detach().clone()
-    training.set_rate(10, 3)
+    set_rates([training], torch.tensor(training.rates_at(10, 3)))
     training.step(*next(training.feed.epoch(0)))
     expected = (start + training.network.classifier.weight.detach()) / 2
     assert torch.allclose(training.averaged.classifier.weight, expected)
     assert training.measure(photos) is not None
     assert training.forward is training.averaged
+    trained = train(photos, photos, Policy.named("none"), recipe, device="cpu")
+    assert not trained.network.classifier.weight.requires_grad  # the mean is what is kept, too
 
 
 @pytest.mark.parametrize("settings", [{"mixup": 0.4}, {"cutmix": 1.0}, {"mixup": 0.4, "cutmix": 1.0}])
@@ -180,3 +182,24 @@ def test_wrong_settings_are_named():
     ):
         with pytest.raises(ConfigError, match=message):
             TrainRecipe(**settings)
+
+
+def test_a_probe_computes_features_once_for_each_copy(photos, recipe):
+    probe = replace(recipe, freeze=True, copies=2, epochs=5)
+    training = Training(photos, Policy.named("trivialaugment-wide"), probe, 0, CPU)
+    passed = []
+    training.feed.features = lambda images: passed.append(len(images)) or training.features(images)
+    for epoch in range(5):
+        batches = list(training.feed.epoch(epoch))
+        assert {batch.ndim for batch, _ in batches} == {2}
+    assert len(passed) == 2 * training.feed.steps
+    assert torch.equal(next(training.feed.epoch(0))[0], next(training.feed.epoch(4))[0])
+    assert not torch.equal(next(training.feed.epoch(0))[0], next(training.feed.epoch(1))[0])
+
+
+def test_a_probe_learns_the_head_that_is_measured(photos, recipe):
+    probe = replace(recipe, freeze=True, copies=2, epochs=6, precision="float32")
+    found = train(photos, photos, Policy.named("none"), probe, device="cpu")
+    start = Training(photos, Policy.named("none"), probe, 0, CPU)
+    assert not torch.equal(found.network.classifier.weight, start.network.classifier.weight)
+    assert found.held_out_loss < start.measure(photos).loss

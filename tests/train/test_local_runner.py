@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,9 +13,10 @@ from fasteraa.comparison.contenders import jobs_of, parse_contenders
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
 from fasteraa.policy.named import named
-from fasteraa.train.job import TrainJob
+from fasteraa.train import runner as runners
+from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.run_cache import RunCache
-from fasteraa.train.runner import RUNNERS, local, make_runner, run_jobs
+from fasteraa.train.runner import RUNNERS, Engine, duration, local, make_runner, run_jobs
 from fasteraa.train.runner.local import LocalRunner, fastest
 from fasteraa.train.split import Split, fold_splits
 from fasteraa.train.trainer import Diverged, Group, Trained, Training, epochs_done
@@ -37,7 +40,9 @@ def noted(calls):
     def trained(policy, recipe, seed):
         calls.append((policy.name, seed, recipe.cutout))
         error = 20.0 + seed + (5.0 if policy.name == "none" else 0.0) + (0.5 if seed == 1 else 0.0)
-        return Trained(error, 0.0, 0.5, 0.1, 1.0, 0.0, 1, 1.0, "plain", 4, None, None, {"device": "a device"})
+        return Trained(
+            error, 0.0, 0.5, error, 0.5, 0.1, 1.0, 0.0, 1, 1.0, "plain", 4, None, None, {"device": "a device"}
+        )
 
     return train_together
 
@@ -227,7 +232,7 @@ def on_a_gpu(monkeypatch, free, cache, jobs=None):
         groups.append([(run.policy.name, run.seed) for run in runs])
         return noted([])(data, held_out, runs)
 
-    monkeypatch.setattr(local, "find_device", lambda name: torch.device("cuda", 0))
+    monkeypatch.setattr(local, "find_devices", lambda *names: [torch.device("cuda", 0)])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2 * free))
     monkeypatch.setattr(local, "train_together", train_together)
     return groups, LocalRunner(cache, jobs=jobs)
@@ -388,3 +393,134 @@ def test_images_of_one_split_are_those_of_its_jobs(runner, data, held_out, quick
     splits = [Split(data, images, "test images") for images in (held_out, mirrored)]
     outcomes = run_jobs(runner, [job for each in splits for job in jobs_for(each, recipe, "none", 1)])
     assert sorted(outcome.error for outcome in outcomes.values()) == [0.0, 100.0]
+
+
+# --- several devices -------------------------------------------------------------------------------------------------
+
+
+class Pool:
+    """Stands in for the processes: which device each would have, and the groups that they are given."""
+
+    def __init__(self, work, splits, devices, threads):
+        self.work, self.splits, self.devices, self.threads, self.groups = work, splits, devices, threads, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error): ...
+
+    def holds(self, job):
+        return any(each is job.split for each in self.splits)
+
+    def ready(self): ...
+
+    def results(self, groups, until):
+        for number, group in enumerate(groups):
+            self.groups.append([job.seed for job in group])
+            yield from zip(
+                group, self.work(self.devices[number % len(self.devices)], group, lambda: until), strict=True
+            )
+
+
+def on_gpus(monkeypatch, cache, count, **options):
+    pools, used = [], []
+
+    def train_together(data, held_out, runs, *, device, **more):
+        used.append(device)
+        return noted([])(data, held_out, runs)
+
+    monkeypatch.setattr(local, "find_devices", lambda *names: [torch.device("cuda", number) for number in range(count)])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40, 2**41))
+    monkeypatch.setattr(local, "train_together", train_together)
+    monkeypatch.setattr(local, "Workers", lambda *given: pools.append(Pool(*given)) or pools[-1])
+    return pools, used, LocalRunner(cache, **options)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "sizes"),
+    [(2, 10, [5, 5]), (4, 10, [3, 3, 3, 1]), (2, 40, [8] * 5), (8, 3, [1, 1, 1])],
+)
+def test_every_gpu_has_trainings(cache, split, quick, monkeypatch, gpus, jobs, sizes):
+    pools, used, runner = on_gpus(monkeypatch, cache, gpus)
+    with runner:
+        run_jobs(runner, jobs_for(split, quick, "none", seeds=jobs))
+    (pool,) = pools
+    assert pool.devices == [f"cuda:{number}" for number in range(gpus)]
+    assert [len(group) for group in pool.groups] == sizes
+    assert set(used) == set(pool.devices[: len(sizes)])
+
+
+def test_with_one_gpu_or_one_training_there_is_no_other_process(cache, split, quick, monkeypatch):
+    pools, used, runner = on_gpus(monkeypatch, cache, 1)
+    run_jobs(runner, jobs_for(split, quick, "none", seeds=10))
+    assert (pools, used) == ([], ["cuda:0", "cuda:0"])
+    pools, used, runner = on_gpus(monkeypatch, RunCache(cache.folder / "other").open(), 2)
+    run_jobs(runner, jobs_for(split, quick, "none", seeds=1))
+    assert (pools, used) == ([], ["cuda:0"])
+
+
+def test_several_devices_take_a_part_of_the_time(cache, split, tiny, monkeypatch):
+    monkeypatch.setattr(local, "fastest", lambda epoch: 1.0)
+    jobs = jobs_for(split, tiny)
+    one, two = (LocalRunner(cache, devices=names).estimate(jobs) for names in ("cpu", "cpu,cpu"))
+    assert two == pytest.approx(one * min(len(jobs), os.cpu_count() or 1) / 2)
+
+
+def test_names_of_devices(cache):
+    for names, words in (("0,1", "no CUDA device"), ("gpu", "unknown device"), ("", "unknown device")):
+        with pytest.raises(ConfigError, match=words):
+            LocalRunner(cache, devices=names)
+    with pytest.raises(ConfigError, match="--devices cpu,cpu and --device cpu name devices twice"):
+        LocalRunner(cache, device="cpu", devices="cpu,cpu")
+    with pytest.raises(ConfigError, match="--devices is for --engine local, got --engine ray"):
+        Engine(name="ray", devices="0")
+
+
+@pytest.mark.slow
+def test_two_devices_give_the_numbers_of_one(cache, data, quick):
+    alone = RunCache(cache.folder / "alone").open()
+    jobs = [job for fold in fold_splits(data, 2, 0) for job in jobs_for(fold, replace(quick, epochs=2), seeds=1)]
+    run_jobs(LocalRunner(alone, device="cpu", jobs=1), jobs)
+    with LocalRunner(cache, devices="cpu,cpu") as runner:
+        run_jobs(runner, jobs)
+    assert losses(alone) == losses(cache)
+
+
+class Slow:
+    """A runner of jobs that last until something was said of them."""
+
+    def __init__(self, cache, heard):
+        self.cache, self.heard = cache, heard
+
+    def estimate(self, jobs):
+        return 61.0 * len(jobs)
+
+    def run(self, jobs, until=math.inf):
+        for job in jobs:
+            assert self.heard.wait(60)
+            yield job, Outcome(12.5, 0.5, 0.5, 1.0)
+
+
+def test_long_work_says_how_long_it_takes_and_that_it_goes_on(cache, split, quick, monkeypatch):
+    monkeypatch.setattr(runners, "_EVERY_S", 0.01)
+    lines, heard = [], threading.Event()
+
+    def say(text):
+        lines.append(text)
+        if "runs are finished" in text:
+            heard.set()
+
+    jobs = jobs_for(split, quick, "none", 2)
+    assert len(run_jobs(Slow(cache, heard), jobs, say, estimate=True)) == 2
+    assert lines[0] == "2 trainings, about 3 minutes"
+    assert lines[1].startswith("0 of 2 runs are finished, 1 second of about 3 minutes")
+    quiet = []
+    run_jobs(Slow(cache, heard), jobs, quiet.append)
+    assert [line.split()[0] for line in quiet] == ["1/2", "2/2"]
+    assert [duration(seconds) for seconds in (0.2, 90, 91, 5401, 7200)] == [
+        "1 second",
+        "90 seconds",
+        "2 minutes",
+        "2 hours",
+        "2 hours",
+    ]

@@ -11,13 +11,14 @@ import torch
 from fasteraa.data import ImageSet
 from fasteraa.errors import RunError
 from fasteraa.policy.named import named
+from fasteraa.runtime.processes import interrupt_on_terminate
 from fasteraa.train.job import TrainJob
-from fasteraa.train.processes import Workers, _interrupt_on_terminate
+from fasteraa.train.processes import Workers
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import Split
 
 
-def die(job, until):
+def die(device, jobs, until):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -27,8 +28,8 @@ def test_a_process_that_was_killed_is_one_sentence():
     data = ImageSet.of(images, labels, ("a", "b"), "black")
     split = Split(data, data, "itself")
     jobs = [TrainJob("none", named("none"), TrainRecipe(), seed, split) for seed in (1, 2)]
-    with pytest.raises(RunError, match="was ended from outside"), Workers(die, [split], 2, 1) as workers:
-        list(workers.results(jobs))
+    with pytest.raises(RunError, match="was ended from outside"), Workers(die, [split], ["cpu"] * 2, 1) as workers:
+        list(workers.results([job] for job in jobs))
 
 
 SCRIPT = """
@@ -55,7 +56,7 @@ def test_a_script_without_a_guard_is_run_once(tmp_path):
 
 
 def test_terminate_interrupts_and_says_so():
-    with _interrupt_on_terminate(), pytest.raises(KeyboardInterrupt) as caught:
+    with interrupt_on_terminate(), pytest.raises(KeyboardInterrupt) as caught:
         signal.raise_signal(signal.SIGTERM)
     assert caught.value.args == (signal.SIGTERM,)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -65,7 +66,7 @@ def test_a_handler_that_is_there_stays():
     seen = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
-        with _interrupt_on_terminate():
+        with interrupt_on_terminate():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -40,7 +40,8 @@ OTHER = {
     "network": "small", "epochs": 3, "batch_size": 7, "learning_rate": 0.2, "weight_decay": 0.0, "momentum": 0.5,
     "warmup": 1, "clip": 0, "cutout": 3, "crop": 0.5, "crop_kind": "resized", "flip": False, "precision": "float32",
     "pretrained": True, "input_size": 32, "order": "crop-first", "optimizer": "adamw", "body_rate": 0.5,
-    "label_smoothing": 0.1, "mixup": 0.2, "cutmix": 1.0, "ema": 0.9, "accumulate": 2, "freeze": True,
+    "label_smoothing": 0.1, "mixup": 0.2, "cutmix": 1.0, "ema": 0.9, "accumulate": 2, "freeze": True, "chunk_size": 16,
+    "copies": 3,
 }  # fmt: skip
 
 

@@ -1,17 +1,23 @@
 """Which images train and which measure: test images where there are some, a held-out share, folds."""
 
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from fasteraa.comparison import setup
 from fasteraa.data import ImageSet, load
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Source
 from fasteraa.errors import ConfigError, DataError
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner import Engine
 from fasteraa.train.split import _test_listing, fold_splits, open_split
 
 
@@ -202,3 +208,21 @@ def test_what_is_held_out_is_of_a_class_that_is_trained_on(labels, folds, held_o
 def test_folds_need_images_to_hold_out():
     with pytest.raises(DataError, match="whose class has others, got 4 folds of 3 such images"):
         list(numbered([0, 0, 0, 1]).folds(4, seed=0))
+
+
+@pytest.mark.parametrize(("device", "side"), [("cpu", 32), ("cuda", 128)])
+def test_a_comparison_has_the_side_of_a_search(tmp_path, monkeypatch, device, side):
+    for name in "ab":
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(5):
+            Image.new("RGB", (200, 180), (40 * number, 0, 0)).save(tmp_path / "images" / name / f"{number}.png")
+    monkeypatch.setattr(setup, "find_device", torch.device)
+    monkeypatch.setattr(setup, "first_device", lambda device, devices: device)
+    monkeypatch.setattr(
+        setup, "make_runner", lambda *a, **k: nullcontext(SimpleNamespace(cache=RunCache(tmp_path / "c")))
+    )
+    recipe = TrainRecipe(network="small", cutout=0)
+    with setup.set_up(tmp_path / "images", tmp_path / "c", Engine(device=device), recipe=recipe) as found:
+        assert found.split.train.size == (side, side)
+    with setup.set_up(tmp_path / "images", tmp_path / "c", Engine(device=device), recipe=recipe, size=40) as found:
+        assert found.split.train.size == (40, 40)

@@ -17,6 +17,7 @@ from fasteraa.data.resolve import open_source
 from fasteraa.errors import DataError
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
+from fasteraa.runtime.progress import Silent
 from fasteraa.train import split as split_module
 from fasteraa.train.device_batches import DeviceFeed
 from fasteraa.train.split import fits_memory, open_split
@@ -55,6 +56,18 @@ def feed_of(folder, recipe, policy="none", workers=0, seed=0, size=16):
     return LoaderFeed(listed(folder, size=size), policy, recipe, seed, CPU, workers)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_schedule_is_followed(folder, tiny, workers):
+    """Red and blue, the first half of the training; then inverted, in files as in memory."""
+    subs = [SubPolicy((), during=(0, 0.5)), SubPolicy(((Choice("invert"),),), during=(0.5, 1))]
+    recipe, policy = replace(tiny, epochs=4, batch_size=8), Policy(tuple(subs))
+    memory = load(folder, size=16)
+    for feed in (feed_of(folder, recipe, policy, workers), DeviceFeed(memory, policy, recipe, 0, CPU)):
+        for epoch in (3, 0, 1, 2):
+            dark = float(whole_epoch(feed, epoch)[0][:, 1].float().mean()) < 100  # neither red nor blue is green
+            assert dark == (epoch < 2)
+
+
 @pytest.mark.parametrize("kind", ["pad", "resized"])
 def test_workers_change_nothing(folder, tiny, kind):
     recipe = replace(tiny, batch_size=8, crop_kind=kind, flip=True, cutout=4, crop=0.125)
@@ -85,7 +98,13 @@ def test_the_policy_sees_the_whole_image_before_the_resized_crop(folder, tiny):
     feed = feed_of(folder, replace(tiny, batch_size=24, crop_kind="resized"), policy)
     dataset = feed.loader.dataset
     whole = dataset.policy
-    dataset.policy = lambda image: sizes.append(image.size) or whole(image)
+
+    def seen(image):
+        sizes.append(image.size)
+        return whole(image)
+
+    seen.set_epoch = whole.set_epoch
+    dataset.policy = seen
     inverted, _ = whole_epoch(feed)
     assert (inverted[:, 1].float().mean((1, 2)) > 190).all()
     assert len(sizes) == 24
@@ -164,12 +183,19 @@ def test_compare_on_listed_images(folder, tiny, tmp_path, monkeypatch):
         device="cpu",
         size=16,
         jobs=2,
-        say=said.append,
+        progress=Said(said),
     )
     assert [row.error.n for row in found.rows] == [1, 1]
     assert said[0].startswith(f"{folder.name}: 24 images at 16x16, 2 runs of small for 1 epoch")
     assert said[0].endswith(" on CPU; measured on 8 images (test images)")
-    assert [line.split(":")[0] for line in said[1:]] == ["1/2 none, seed 0", "2/2 flip, seed 0"]
+    assert [line.split(":")[0] for line in said[2:]] == ["1/2 none, seed 0", "2/2 flip, seed 0"]
+
+
+class Said(Silent):
+    """Progress as a list of lines."""
+
+    def __init__(self, lines):
+        self.say = lines.append
 
 
 def test_fingerprints_know_files_labels_and_pixels(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from fasteraa.bench.apply import COPY, Table
 from fasteraa.bench.machine import describe_machine
 from fasteraa.bench.search import PLAIN, Timing
+from fasteraa.runtime.files import append_line
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from fasteraa.bench.offline import OfflineSpeed
 
 
 def publish(tables: Sequence[Table], out: Path | None) -> None:
@@ -63,6 +65,22 @@ def publish_search(tables: Sequence[Timing], settings: Mapping[str, Any], out: P
     _keep({"bench": "search", "machine": machine, "settings": dict(settings), "tables": rows}, out)
 
 
+def publish_offline(found: OfflineSpeed, out: Path | None) -> None:
+    """A line, and the machine."""
+    machine, console = describe_machine(), _console()
+    memory = "" if found.peak_mib is None else f"; at most {found.peak_mib:,} MiB in a worker"
+    console.print(
+        f"{found.images_per_second:,.0f} images a second ({found.images:,} images of {found.size}x{found.size}, "
+        f"{found.copies} copies, {found.workers} workers, {found.device}, {found.seconds:.1f} s): {found.ratio:.2f} of "
+        f"policy and encoding alone, {found.cpu_ratio:.2f} by processor time{memory}",
+        highlight=False,
+    )
+    console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    ratios = {"ratio": round(found.ratio, 3), "cpu_ratio": round(found.cpu_ratio, 3)}
+    record = {"bench": "offline", "machine": machine, **ratios, **asdict(found)}
+    _keep(record, out)
+
+
 def _console() -> Console:
     from rich.console import Console
 
@@ -71,6 +89,4 @@ def _console() -> Console:
 
 def _keep(record: Mapping[str, Any], out: Path | None) -> None:
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append_line(out, record)

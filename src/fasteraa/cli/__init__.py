@@ -16,9 +16,6 @@ def main() -> None:
     A user's mistake ends with one line and exit code 2, a signal with one line and 128 + its number; neither ends
     with a traceback.
     """
-    # read when torch is imported: threads that spin while they wait cost several times the time of a search where other
-    # programs use the cores, and gain nothing that was measured where they do not
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     caught = _catch_signals()
     try:
         _run(sys.argv[1:])
@@ -36,9 +33,16 @@ def _run(words: list[str]) -> None:
 
     from fasteraa.cli.app import app
     from fasteraa.cli.errors import is_usage_error, refuse_empty_paths, usage_error
+    from fasteraa.errors import ConfigError
+    from fasteraa.runtime.ranks import launched
 
     command = typer.main.get_command(app)
     refuse_empty_paths(words)
+    if launched() and words[:1] != ["search"]:
+        raise ConfigError(
+            "torchrun shares one search among its ranks (torchrun ... -m fasteraa search); start every other command "
+            "without it: trainings use all GPUs of a machine by themselves"
+        )
     try:
         with command.make_context("fasteraa", list(words)) as context:
             command.invoke(context)
@@ -52,13 +56,16 @@ def _run(words: list[str]) -> None:
 
 def _explain(error: BaseException, caught: list[signal.Signals]) -> int:
     """Say what happened in one line and return the exit code; what is nobody's mistake but ours is raised again."""
-    from fasteraa.errors import FasterAAError, Stopped
+    from fasteraa.errors import ClusterLost, FasterAAError, Stopped
 
     if isinstance(error, Stopped):
         return _say(error, error.exit_code)
     if caught:  # as KeyboardInterrupt, or as the error that an interrupted import made of it
         _say(f"stopped by {caught[0].name} before it was done", 128 + caught[0])
         os._exit(128 + caught[0])  # at once: threads that still decode images would be waited for
+    if isinstance(error, ClusterLost):
+        sys.stdout.flush()
+        os._exit(_say(error, 2))
     if isinstance(error, FasterAAError):
         return _say(error, 2)
     if isinstance(error, OSError):
@@ -75,9 +82,13 @@ def _explain(error: BaseException, caught: list[signal.Signals]) -> int:
 
 
 def _say(what: object, code: int) -> int:
-    """In one line, fit for a terminal: names in it may be a stranger's."""
+    """In one line, fit for a terminal: names in it may be a stranger's. Of torchrun's ranks one says it."""
+    from fasteraa.errors import RankLost
     from fasteraa.runtime.documents import printable
+    from fasteraa.runtime.ranks import own_rank
 
+    if own_rank() != (what.told_by if isinstance(what, RankLost) else 0):
+        return code
     print("fasteraa:", printable(" ".join(str(what).split())), file=sys.stderr)
     return code
 

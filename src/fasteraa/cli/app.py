@@ -2,23 +2,84 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fasteraa._version import __version__
+from fasteraa.cli.echo import echo
 from fasteraa.cli.errors import refuse_idle
-from fasteraa.cli.export import export_command
-from fasteraa.methods.config import FIELDS
-from fasteraa.selection.config import RaceConfig
+from fasteraa.cli.export import TARGET_NAMES, export_command
+from fasteraa.cli.options import (
+    Address,
+    AsJson,
+    BatchSize,
+    ConfigFile,
+    Critic,
+    DataRoot,
+    Device,
+    Devices,
+    EngineName,
+    Epochs,
+    Flip,
+    GroupBy,
+    HeldOut,
+    Jobs,
+    Judge,
+    Metric,
+    Network,
+    OperationCount,
+    Ops,
+    Preset,
+    Pretrained,
+    RaceMinutes,
+    RaceTrainings,
+    Resume,
+    SearchSize,
+    Seed,
+    Set,
+    Size,
+    SourceArgument,
+    SubPolicies,
+    Subset,
+    Trackers,
+    TrainEpochs,
+    Validation,
+    Weights,
+    Window,
+)
+from fasteraa.cli.race import WithCommand, command_after
+
+_ORDER = (
+    *("search", "race", "show", "preview", "report", "compare", "evaluate", "export", "apply", "data", "hub", "import"),
+    *("ops", "config", "reproduce", "bench"),
+)
+_WELCOME = """Find the image augmentation policy that makes your training better, and apply it exactly.
+
+Type this first:
+  fasteraa search photos/        photos/ has a folder of images for each class; without it: an embedded sample
+Then:
+  fasteraa report runs/search    what was found, on one page
+  fasteraa show NAME             a policy in words; fasteraa show --list has all names
+  fasteraa --help                all commands"""
+
+
+class _InOrder(TyperGroup):
+    """Commands in the order in which people need them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(
+            super().list_commands(ctx), key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)
+        )
+
 
 app = typer.Typer(
     name="fasteraa",
-    help="Find the best augmentation for your images by backpropagation, and apply it exactly.",
-    no_args_is_help=True,
+    help="Find the image augmentation policy that makes your training better, and apply it exactly.",
+    cls=_InOrder,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -30,105 +91,37 @@ app.add_typer(bench_app, name="bench")
 app.command("export")(export_command)
 
 
-def about(setting: str) -> str:
-    """The help of a setting, from the config that owns it."""
-    return str(FIELDS[setting].metadata["about"])
-
-
-def about_race(setting: str) -> str:
-    return str(RaceConfig.fields()[setting].metadata["about"])
-
-
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        echo(_WELCOME)
 
 
 @app.command("ops")
 def list_ops(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table, as the docs have it.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Print the table of operations."""
-    from fasteraa.cli.tables import OPS_COLUMNS, markdown_table, op_rows, print_table
+    from fasteraa.cli.tables import OPS_COLUMNS, markdown_table, op_rows, print_json, print_table
 
-    if markdown:
-        typer.echo(markdown_table(OPS_COLUMNS, op_rows()))
+    if json_:
+        print_json([dict(zip(OPS_COLUMNS, row, strict=True)) for row in op_rows()])
+    elif markdown:
+        echo(markdown_table(OPS_COLUMNS, op_rows()))
     else:
         print_table("Operations", OPS_COLUMNS, op_rows())
-
-
-def command_line() -> str:
-    """What was asked for, as it can be given again."""
-    return shlex.join(["fasteraa", *sys.argv[1:]])
-
-
-def tell_hidden(source: str | None) -> str | None:
-    """The same word may stand for a known data set and for a folder: say which one is taken."""
-    if source is not None:
-        from fasteraa.data.resolve import hides
-
-        if said := hides(source):
-            typer.echo(f"fasteraa: {said}", err=True)
-    return source
-
-
-SourceArgument = Annotated[
-    str | None,
-    typer.Argument(
-        callback=tell_hidden,
-        help="A folder of class folders (or of images/ and masks/), a .csv/.jsonl/.parquet manifest, a named set such "
-        "as cifar10, an .npz file, hf:NAME, shards/{000..003}.tar; the embedded sample if left out.",
-        show_default=False,
-    ),
-]
-DataRoot = Annotated[Path | None, typer.Option(help="Where named sets lie (default: $FASTERAA_DATA_ROOT, ./data).")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings from a TOML file; flags override them.")]
-Preset = Annotated[
-    str | None, typer.Option(help="paper: its objective and number of images, for cifar10, cifar100, svhn or imagenet.")
-]
-# the settings that have a flag; the others are set in a TOML file or with --set
-Seed = Annotated[int | None, typer.Option(help=about("seed"), show_default="0")]
-Epochs = Annotated[int | None, typer.Option(help=about("epochs"))]
-BatchSize = Annotated[int | None, typer.Option(help=about("batch_size"), show_default="128")]
-Subset = Annotated[int | None, typer.Option(help=about("subset"))]
-HeldOut = Annotated[float | None, typer.Option(help=about("held_out"), show_default="0")]
-Window = Annotated[str | None, typer.Option(help=about("window"), metavar="LOW,HIGH")]
-Size = Annotated[int | None, typer.Option(help="Image side (default: by the images).")]
-SearchSize = Annotated[int | None, typer.Option(help=about("size"))]
-Ops = Annotated[str | None, typer.Option(help=about("ops") + " Names with commas between.")]
-SubPolicies = Annotated[int | None, typer.Option(help=about("sub_policies"), show_default="10")]
-OperationCount = Annotated[int | None, typer.Option(help=about("operation_count"), show_default="2")]
-Critic = Annotated[str | None, typer.Option(help=about("critic"), show_default="auto")]
-Flip = Annotated[bool | None, typer.Option(help=about("flip"), show_default="flip")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Any other setting, as NAME=VALUE (see fasteraa config), or train.NAME=VALUE."),
-]
-RaceMinutes = Annotated[float | None, typer.Option(help=about_race("minutes"), show_default="1.5")]
-RaceTrainings = Annotated[int | None, typer.Option(help=about_race("trainings"))]
-Network = Annotated[str | None, typer.Option(help=about_race("network"))]
-Pretrained = Annotated[bool, typer.Option("--pretrained", help=about_race("pretrained"))]
-Weights = Annotated[str | None, typer.Option(help=about_race("weights"))]
-TrainEpochs = Annotated[int | None, typer.Option(help=about_race("epochs"))]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Trainings at once (default: 20 on a GPU, cores on a CPU).")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")]
-Trackers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tracker", help="Numbers and results also go to tensorboard, wandb or mlflow; may be given several times."
-    ),
-]
 
 
 @app.command("search")
@@ -152,6 +145,10 @@ def search_command(
     pretrained: Pretrained = False,
     weights: Weights = None,
     train_epochs: TrainEpochs = None,
+    judge: Judge = None,
+    metric: Metric = None,
+    validation: Validation = None,
+    group_by: GroupBy = None,
     minutes: Annotated[float | None, typer.Option(help="A limit on everything together.")] = None,
     seed: Seed = None,
     epochs: Epochs = None,
@@ -169,6 +166,9 @@ def search_command(
     set_: Set = None,
     jobs: Jobs = None,
     device: Device = "auto",
+    devices: Devices = None,
+    engine: EngineName = "local",
+    address: Address = None,
     data_root: DataRoot = None,
     resume: Resume = False,
     tracker: Trackers = None,
@@ -178,23 +178,23 @@ def search_command(
     from fasteraa.cli.search import check_command, effective, run_search
 
     if race is False:
-        refuse_idle(context, (*_RACE_FLAGS.values(), "jobs"), "with --no-race")
+        refuse_idle(context, (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address"), "with --no-race")
     file = config or _own_settings(out, resume)
-    asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()))
+    asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()), methods)
     check_command(asked, file, out, resume, "search")
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
-    run_search(
-        source, out, asked, methods, resume, trackers, device=device, data_root=data_root, minutes=minutes, jobs=jobs
-    )
+    where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}
+    run_search(source, out, asked, resume, trackers, data_root=data_root, minutes=minutes, **where)
 
 
-@app.command("race")
+@app.command("race", cls=WithCommand)
 def race_command(
+    context: typer.Context,
     source: SourceArgument = None,
     policies: Annotated[
         str,
         typer.Option(
-            "--policies", "-p", help="Names, files or run folders with commas between; LABEL=FILE names one anew."
+            "--policies", "-p", help="Names, files or run folders with commas between; LABEL=FILE gives one a name."
         ),
     ] = "none,trivialaugment-wide,general-or-trivial",
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/race"),
@@ -205,6 +205,10 @@ def race_command(
     pretrained: Pretrained = False,
     weights: Weights = None,
     train_epochs: TrainEpochs = None,
+    judge: Judge = None,
+    metric: Metric = None,
+    validation: Validation = None,
+    group_by: GroupBy = None,
     seed: Seed = None,
     subset: Subset = None,
     held_out: HeldOut = None,
@@ -214,16 +218,31 @@ def race_command(
     set_: Set = None,
     jobs: Jobs = None,
     device: Device = "auto",
+    devices: Devices = None,
+    engine: EngineName = "local",
+    address: Address = None,
     data_root: DataRoot = None,
     resume: Resume = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Of a command: runs of a policy, at most.")] = 3,
+    to: Annotated[str, typer.Option(help=f"Of a command: what {{policy}} is a file for, {TARGET_NAMES}.")] = "json",
+    maximize: Annotated[bool, typer.Option("--maximize", help="Of a command: a larger score is better.")] = False,
+    run_minutes: Annotated[float | None, typer.Option(help="Of a command: a limit on each run.")] = None,
 ) -> None:
-    """Which of these policies is best to train with on your images?"""
+    """Which of these policies is best to train with: on your images, or by your own command?
+
+    fasteraa race -p none,trivialaugment-wide --seeds 3 -- python train.py --aug {policy} --seed {seed} --out {out}
+    """
+    from fasteraa.cli.race import race_command as race_by_command
     from fasteraa.cli.search import check_command, effective, run_race
 
+    if (words := command_after(context)) is not None:
+        own: dict[str, Any] = {"to": to, "seeds": seeds, "maximize": maximize, "run_minutes": run_minutes}
+        return race_by_command(words, policies, out, minutes=race_minutes, jobs=jobs, **own)
     file = config or _own_settings(out, resume)
     asked = effective(_flags(locals()), file, race=True, race_flags=_race_flags(locals()))
     check_command(asked, file, out, resume, "race")
-    run_race(policies, source, out, asked, resume, device=device, data_root=data_root, jobs=jobs)
+    where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}
+    run_race(policies, source, out, asked, resume, data_root=data_root, **where)
 
 
 def _own_settings(out: Path, resume: bool) -> Path | None:
@@ -244,6 +263,10 @@ _RACE_FLAGS = {
     "pretrained": "pretrained",
     "weights": "weights",
     "epochs": "train_epochs",
+    "judge": "judge",
+    "metric": "metric",
+    "validation": "validation",
+    "group_by": "group_by",
 }
 
 
@@ -270,7 +293,7 @@ def config_command(
     flip: Flip = None,
     set_: Set = None,
 ) -> None:
-    """Print the effective settings of a search as TOML."""
+    """Print the effective settings of a search as TOML: of the search, of the race, of the training that judges."""
     from fasteraa.cli.search import print_config
 
     print_config(_flags(locals()), config)
@@ -290,13 +313,14 @@ def preview(
     size: Size = None,
     columns: Annotated[int, typer.Option(min=1, help="Images shown of each sub-policy.")] = 6,
     seed: Annotated[int, typer.Option(min=0, help="Which images, and all draws.")] = 0,
+    window: Window = None,
     data_root: DataRoot = None,
 ) -> None:
     """Draw originals and augmented images side by side, a row for each sub-policy."""
     from fasteraa.cli.search import write_preview
 
-    write_preview(source, policy, out, size, columns, seed, data_root)
-    typer.echo(str(out))
+    write_preview(source, policy, out, size, columns, seed, data_root, window)
+    echo(str(out))
 
 
 @data_app.command("check")
@@ -306,7 +330,7 @@ def data_check(source: SourceArgument = None, data_root: DataRoot = None) -> Non
 
     report = check(source, data_root=data_root)
     for line in report.lines():
-        typer.echo(line)
+        echo(line)
 
 
 PolicyArgument = Annotated[
@@ -319,8 +343,10 @@ def show(
     policy: PolicyArgument = None,
     discrete: Annotated[bool, typer.Option(help="One operation per stage.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="All names, a line each.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Print a policy in words, or the names of all that need no file."""
+    from fasteraa.cli.tables import print_json
     from fasteraa.errors import ConfigError
     from fasteraa.policy.named import descriptions
     from fasteraa.policy.resolve import load_policy
@@ -328,11 +354,15 @@ def show(
     if list_ or policy is None:
         if not list_:
             raise ConfigError("show takes a policy: a file, a run folder or a name (fasteraa show --list)")
+        if json_:
+            print_json(descriptions())
+            return
         width = max(map(len, descriptions()))
-        typer.echo("\n".join(f"{name:{width}}  {line}" for name, line in descriptions().items()))
+        echo("\n".join(f"{name:{width}}  {line}" for name, line in descriptions().items()))
         return
     chosen = load_policy(policy)
-    typer.echo((chosen.discretize() if discrete else chosen).describe())
+    shown = chosen.discretize() if discrete else chosen
+    echo(shown.to_json() if json_ else shown.describe())
 
 
 @app.command("import")
@@ -345,7 +375,7 @@ def import_policy(
     from fasteraa.policy.importers import import_file
 
     for path, found in import_file(file, out, epoch):
-        typer.echo(f"{path}: {found.describe().splitlines()[0]}")
+        echo(f"{path}: {found.describe().splitlines()[0]}")
 
 
 @bench_app.command("apply")
@@ -378,7 +408,7 @@ def bench_search(
     batch_size: BatchSize = None,
     critic: Critic = None,
     set_: Set = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    device: Device = "auto",
     scaling: Annotated[bool, typer.Option(help="Also measure more sub-policies, stages and images.")] = True,
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
 ) -> None:
@@ -395,7 +425,25 @@ def bench_search(
     report.publish_search(run(setting, steps, rounds, scaling), settings, out)
 
 
-from fasteraa.cli import compare as _compare  # noqa: E402, F401  (registers its commands)
+@bench_app.command("offline")
+def bench_offline(
+    images: Annotated[int, typer.Option(min=1, help="Generated images.")] = 100_000,
+    size: Annotated[int, typer.Option(min=8, help="Image side.")] = 32,
+    copies: Annotated[int, typer.Option(min=1, help="Augmented copies of each.")] = 3,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time for the policy and the encoder alone.")] = 5.0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
+) -> None:
+    """Images per second of fasteraa apply, beside the policy and the encoder alone; memory of its workers."""
+    from fasteraa.bench import report
+    from fasteraa.bench.offline import run_offline
+
+    report.publish_offline(run_offline(images, size, copies, workers, device, seconds), out)
+
+
+from fasteraa.cli import apply as _apply  # noqa: E402, F401  (registers its commands)
+from fasteraa.cli import compare as _compare  # noqa: E402, F401
 from fasteraa.cli import hub as _hub  # noqa: E402, F401
 from fasteraa.cli import report as _report  # noqa: E402, F401
 from fasteraa.cli import reproduce as _reproduce  # noqa: E402, F401

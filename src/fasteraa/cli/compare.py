@@ -9,7 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fasteraa.cli.app import DataRoot, Size, SourceArgument, Trackers, Window, about_race, app, command_line
+from fasteraa.cli.app import app
+from fasteraa.cli.echo import echo
+from fasteraa.cli.options import (
+    Address,
+    AsJson,
+    DataRoot,
+    Device,
+    Devices,
+    EndEarly,
+    EngineName,
+    GroupBy,
+    Metric,
+    Pretrained,
+    RunsAtOnce,
+    Size,
+    SourceArgument,
+    Trackers,
+    Validation,
+    Weights,
+    Window,
+    command_line,
+)
 from fasteraa.cli.search import parse_window
 
 if TYPE_CHECKING:
@@ -22,11 +43,13 @@ Out = Annotated[
     typer.Option("--out", "-o", help="The folder (default: runs/compare-DATA); what is found there is not run again."),
 ]
 Network = Annotated[str, typer.Option(help="auto, wrn-40-2, wrn-28-10, small, timm:NAME, ...")]
-Pretrained = Annotated[bool, typer.Option("--pretrained", help=about_race("pretrained"))]
-Weights = Annotated[str, typer.Option(help=about_race("weights"), show_default=False)]
 Preset = Annotated[str | None, typer.Option(help="The paper's training: cifar/wrn-40-2, svhn/wrn-28-10, ...")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the images (default: by the recipe).")]
 BatchSize = Annotated[int | None, typer.Option(min=2, help="Images of a step (default: by the recipe).")]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="Learning rate (default: by the recipe).")]
+WeightDecay = Annotated[float | None, typer.Option(help="Weight decay (default: by the recipe).")]
+Optimizer = Annotated[str | None, typer.Option(help="sgd or adamw (default: by the recipe).")]
+Freeze = Annotated[bool | None, typer.Option("--freeze", help="Train the head alone: a linear probe.")]
 Cutout = Annotated[int | None, typer.Option(min=0, help="Pixels cut out after every policy but none.")]
 Flip = Annotated[bool | None, typer.Option(help="Random horizontal flip; switch it off for text and digits.")]
 Subset = Annotated[int | None, typer.Option(min=2, help="Train on so many images, evenly over the classes.")]
@@ -36,7 +59,6 @@ HeldOut = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting of the training, as NAME=VALUE: learning_rate=0.05.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 
 
 @app.command("compare")
@@ -54,38 +76,49 @@ def compare_command(
     out: Out = None,
     network: Network = "auto",
     pretrained: Pretrained = False,
-    weights: Weights = "",
+    weights: Weights = None,
     preset: Preset = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    weight_decay: WeightDecay = None,
+    optimizer: Optimizer = None,
+    freeze: Freeze = None,
     cutout: Cutout = None,
     flip: Flip = None,
     subset: Subset = None,
     size: Size = None,
     held_out: HeldOut = None,
+    validation: Validation = None,
+    group_by: GroupBy = None,
+    metric: Metric = None,
     window: Window = None,
     set_: Set = None,
     tune_lr: Annotated[
         bool, typer.Option("--tune-lr", help="Take the best learning rate of three, measured without a policy.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at once (default: up to 8 small ones on a GPU, cores on a CPU).")
-    ] = None,
+    jobs: RunsAtOnce = None,
     per_op: Annotated[bool, typer.Option("--per-op", help="Also measure what each operation does to guesses.")] = False,
-    max_minutes: Annotated[float | None, typer.Option(help="End early; the same command continues.")] = None,
+    minutes: EndEarly = None,
     device: Device = "auto",
+    devices: Devices = None,
+    engine: EngineName = "local",
+    address: Address = None,
     data_root: DataRoot = None,
     tracker: Trackers = None,
+    json_: AsJson = False,
 ) -> None:
     """Train a network with each policy and several seeds, and put the errors side by side."""
     from fasteraa.api import compare
     from fasteraa.errors import RunError
     from fasteraa.report.trackers import track
-    from fasteraa.runtime.progress import Lines
+    from fasteraa.runtime.progress import Lines, Silent
 
+    progress = Silent() if json_ else Lines()
     out = out or _folder(source)
-    given = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
-    with track(*(tracker or []), folder=out, kind="compare", progress=Lines()) as tracking:
+    given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
+    given |= {"learning_rate": lr, "weight_decay": weight_decay, "optimizer": optimizer, "freeze": freeze}
+    with track(*(tracker or []), folder=out, kind="compare", progress=progress) as tracking:
         tracking.begin({"data": source or "sample", "policies": policies, "seeds": seeds, "network": network})
         comparison = compare(
             source,
@@ -95,24 +128,35 @@ def compare_command(
             recipe=_paper(preset),
             network=network,
             pretrained=pretrained,
-            weights=weights,
+            weights=weights or "",
             train=_train_settings(given, set_),
             jobs=jobs,
             device=device,
-            max_minutes=max_minutes,
+            devices=devices,
+            engine=engine,
+            address=address,
+            minutes=minutes,
             per_op=per_op,
             tune_lr=tune_lr,
+            metric=metric or "error",
+            validation=validation or "",
+            group_by=group_by or "",
             command=command_line(),
-            say=typer.echo,
+            progress=progress,
             data_root=data_root,
             size=size,
             subset=subset,
             held_out=held_out,
             window=None if window is None else parse_window(window),
         )
-        _print(comparison, out, per_op)
+        if json_:
+            echo((out / "comparison.json").read_text(encoding="utf-8").rstrip())
+        else:
+            _print(comparison, out, per_op)
         _track(comparison, range(seeds), tracking)
-    typer.echo(f"table: {out / 'comparison.md'}\nplot:  {out / 'comparison.svg'}\ndata:  {out / 'comparison.json'}")
+    if not json_:
+        files = f"table: {out / 'comparison.md'}\nplot:  {out / 'comparison.svg'}\ndata:  {out / 'comparison.json'}"
+        echo(files)
     if comparison.diverged:
         raise RunError(
             f"these runs diverged, the table is of the others: {'; '.join(comparison.diverged)}; "
@@ -127,60 +171,56 @@ def evaluate_command(
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and draws.")] = 0,
     out: Out = None,
     network: Network = "auto",
+    pretrained: Pretrained = False,
+    weights: Weights = None,
     preset: Preset = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    weight_decay: WeightDecay = None,
+    optimizer: Optimizer = None,
+    freeze: Freeze = None,
     cutout: Cutout = None,
     flip: Flip = None,
     subset: Subset = None,
     size: Size = None,
     held_out: HeldOut = None,
+    validation: Validation = None,
+    group_by: GroupBy = None,
     window: Window = None,
     set_: Set = None,
     device: Device = "auto",
     data_root: DataRoot = None,
 ) -> None:
     """Train a network once with one policy: a single run of compare, kept in the same folder."""
-    from fasteraa.comparison.contenders import jobs_of, parse_contenders
-    from fasteraa.comparison.table import has_seen
-    from fasteraa.errors import ConfigError, RunError
+    from fasteraa.api import evaluate
     from fasteraa.report.comparison import seen_words
-    from fasteraa.train.recipe import TrainRecipe, check_network, choose_recipe
-    from fasteraa.train.run_cache import RunCache
-    from fasteraa.train.runner import make_runner, run_jobs
-    from fasteraa.train.split import open_split
 
-    contenders = parse_contenders(policy, seed + 1)
-    if len(contenders) > 1:
-        raise ConfigError(f"evaluate takes one policy, got {policy!r}; fasteraa compare takes several")
-    folder, recipe = out or _folder(source), _paper(preset)
-    given = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
-    cache = RunCache(folder)
-    with make_runner("local", cache, device=device, jobs=1, command=command_line()) as runner:
-        split = open_split(
-            source,
-            folder=folder,
-            data_root=data_root,
-            size=size,
-            subset=subset,
-            held_out=held_out,
-            window=None if window is None else parse_window(window),
-        )
-        cache.open()
-        if recipe is not None:
-            check_network(recipe, network)
-        recipe = recipe or choose_recipe(len(split.train), min(split.train.size), device, network)
-        recipe = TrainRecipe.make({**recipe.plain(), **_train_settings(given, set_)})
-        job = jobs_of(contenders, recipe, range(seed + 1), split)[-1]
-        outcome = run_jobs(runner, [job])[job.key]
-    if outcome.failed:
-        raise RunError(f"{job}: {outcome.failed}; try a larger --batch-size")
-    typer.echo(
-        f"{job}: {outcome.error:.2f}% errors on {len(split.held_out)} images ({split.name}), {recipe.network} trained "
-        f"for {recipe.epochs} epochs in {outcome.seconds:.0f} s"
+    given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
+    given |= {"learning_rate": lr, "weight_decay": weight_decay, "optimizer": optimizer, "freeze": freeze}
+    evaluation = evaluate(
+        source,
+        policy,
+        out=out or _folder(source),
+        seed=seed,
+        recipe=_paper(preset),
+        network=network,
+        pretrained=pretrained,
+        weights=weights or "",
+        train=_train_settings(given, set_),
+        device=device,
+        command=command_line(),
+        data_root=data_root,
+        size=size,
+        subset=subset,
+        held_out=held_out,
+        validation=validation or "",
+        group_by=group_by or "",
+        window=None if window is None else parse_window(window),
     )
-    if has_seen(contenders[0], split):
-        typer.echo(seen_words([job.label]).strip())
+    echo(evaluation.sentence())
+    if evaluation.has_seen:
+        echo(seen_words([evaluation.job.label]).strip())
 
 
 def _paper(preset: str | None) -> TrainRecipe | None:
@@ -217,9 +257,9 @@ def _track(comparison: Comparison, seeds: Sequence[int], tracking: Tracking) -> 
 
 def _print(comparison: Comparison, out: Path, per_op: bool) -> None:
     from fasteraa.cli.tables import print_table
-    from fasteraa.report.comparison import COLUMNS, caption, sentence, table_rows
+    from fasteraa.report.comparison import caption, columns, sentence, table_rows
 
-    print_table("Errors", COLUMNS, table_rows(comparison))
-    typer.echo(f"{caption(comparison)}\n{sentence(comparison)}")
+    print_table("Errors", columns(comparison), table_rows(comparison))
+    echo(f"{caption(comparison)}\n{sentence(comparison)}")
     if per_op and (out / "per_op.md").is_file():
-        typer.echo(f"{(out / 'per_op.md').read_text()}\nper operation: {out / 'per_op.md'}, {out / 'per_op.json'}")
+        echo(f"{(out / 'per_op.md').read_text()}\nper operation: {out / 'per_op.md'}, {out / 'per_op.json'}")

@@ -11,6 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 from fasteraa.errors import ConfigError
+from fasteraa.runtime.documents import cut, quoted
+
+_MOST = 200  # characters of what the parser says
 
 # flags of version 0.1 and what took their place
 _RENAMED = {
@@ -41,7 +44,7 @@ def usage_error(error: Any, root: Any, words: Sequence[str]) -> ConfigError | Sy
 
 def usage_line(error: Any, root: Any, words: Sequence[str]) -> str:
     path, command = find_command(root, words)
-    said = error.format_message().strip().rstrip(".")
+    said = cut(error.format_message().strip().rstrip("."), _MOST)
     parameter = getattr(error, "param", None)
     if hasattr(error, "possibilities"):
         said = _no_such_flag(error.option_name, command)
@@ -77,6 +80,7 @@ def find_command(root: Any, words: Sequence[str]) -> tuple[list[str], Any]:
 
 
 def _no_such_flag(flag: str, command: Any) -> str:
+    flag = cut(flag, _MOST)
     known = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
     if _RENAMED.get(flag) in known:
         value = (" paper" if command.name == "search" else " NAME") if flag == "--recipe" else ""
@@ -94,14 +98,14 @@ def refuse_empty_paths(words: Sequence[str]) -> None:
 
 def _wrong_value(error: Any, parameter: Any, words: Sequence[str]) -> str:
     names = (*parameter.opts, *parameter.secondary_opts)
-    return f"wrong value{_given(names, words)} for {' / '.join(names)}: {_lower(error.message).rstrip('.')}"
+    return f"wrong value{_given(names, words)} for {' / '.join(names)}: {cut(_lower(error.message).rstrip('.'), _MOST)}"
 
 
 def _given(names: Sequence[str], words: Sequence[str]) -> str:
     """What stands behind the flag; the last one counts."""
     values = [value for name, value in pairwise(words) if name in names]
     values += [value for word in words for name, equals, value in [word.partition("=")] if equals and name in names]
-    return f" {values[-1]!r}" if values else ""
+    return f" {quoted(values[-1])}" if values else ""
 
 
 def _joined(first: str, second: str) -> str:

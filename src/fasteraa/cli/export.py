@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
+from fasteraa.cli.echo import echo
 from fasteraa.export.fidelity import COVERAGE
 
-_TARGETS = ", ".join(target for target in COVERAGE if " " not in target)
+TARGET_NAMES = ", ".join(target for target in COVERAGE if " " not in target)
 
 
 def export_command(
     policy: Annotated[str, typer.Argument(help="A policy file, a run folder, or a name.")],
-    to: Annotated[str, typer.Option("--to", help=f"The target: {_TARGETS}.")],
+    to: Annotated[str, typer.Option("--to", help=f"The target: {TARGET_NAMES}.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write (.json or .yaml for albumentations).")],
     native: Annotated[
         bool, typer.Option("--native", help="albumentations: a tree of its own transforms that loads without fasteraa.")
@@ -33,4 +34,4 @@ def export_command(
     said = report(found, to, **options)
     write(found, to, out, **options)
     for line in [*said, str(out)]:
-        typer.echo(line)
+        echo(line)

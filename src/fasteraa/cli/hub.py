@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fasteraa.cli.app import app
+from fasteraa.cli.echo import echo
 
 hub_app = typer.Typer(help="Share policies on the Hugging Face hub.", no_args_is_help=True)
 app.add_typer(hub_app, name="hub")
@@ -35,7 +36,7 @@ def push_command(
         repo, private=private, revision=revision, message=message, license=license_, tags=tag or (),
         preview=_preview(policy),
     )  # fmt: skip
-    typer.echo(where)
+    echo(where)
 
 
 @hub_app.command("pull")
@@ -49,7 +50,7 @@ def pull_command(
 
     found = Policy.from_hub(repo, revision=revision)
     found.save(out)
-    typer.echo(f"{out}: {found.describe().splitlines()[0]}")
+    echo(f"{out}: {found.describe().splitlines()[0]}")
 
 
 @hub_app.command("card")
@@ -65,7 +66,7 @@ def card_command(
 
     found = load_policy(policy)
     preview = _preview(policy) is not None
-    typer.echo(card(found, repo, license=license_, tags=tag or (), preview=preview), nl=False)
+    echo(card(found, repo, license=license_, tags=tag or (), preview=preview), nl=False)
 
 
 def _preview(text: str) -> Path | None:

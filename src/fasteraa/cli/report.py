@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fasteraa.cli.app import DataRoot, app, tell_hidden
+from fasteraa.cli.app import app
+from fasteraa.cli.echo import echo
 from fasteraa.cli.errors import refuse_idle
+from fasteraa.cli.options import DataRoot, tell_hidden
 
 
 @app.command("report")
@@ -31,7 +33,7 @@ def report_command(
     serve: Annotated[bool, typer.Option("--serve", help="Follow the run in a browser, on this machine alone.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where --serve listens; 0 takes a free port.")] = 8717,
 ) -> None:
-    """Write one HTML page that shows a search and what it found, or follow a run that goes on."""
+    """Write one HTML page that shows a search and what it found, or follow a run that has not ended."""
     from fasteraa.errors import ConfigError
     from fasteraa.report.page import Options, write_report
 
@@ -40,7 +42,7 @@ def report_command(
         refuse_idle(context, ("port",), "without --serve")
         target = run / "report.html" if out is None else out
         write_report(run, target, options)
-        typer.echo(str(target))
+        echo(str(target))
         return
     if out is not None:
         raise ConfigError("--serve writes no file: leave out --out, or --serve")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fasteraa.cli.app import DataRoot, app, command_line
+from fasteraa.cli.app import app
+from fasteraa.cli.echo import echo
 from fasteraa.cli.errors import refuse_idle
+from fasteraa.cli.options import DataRoot, Device, EndEarly, RunsAtOnce, command_line
 
 
 @app.command("reproduce")
@@ -32,14 +36,12 @@ def reproduce_command(
     only: Annotated[
         list[str] | None, typer.Option(help="Only lines with this in data, network or label; several narrow it down.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at once (default: up to 8 small ones on a GPU, cores on a CPU).")
-    ] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="End early; the same command continues.")] = None,
+    jobs: RunsAtOnce = None,
+    minutes: EndEarly = None,
     table_only: Annotated[
         bool, typer.Option("--table-only", help="Run nothing: make the table from what is there.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Make a table or figure of the paper again, its numbers beside ours."""
     if name is None:
@@ -49,33 +51,37 @@ def reproduce_command(
     if quick:
         refuse_idle(context, ("device", "data_root", "source", "subset"), "with --quick")
     if table_only:
-        refuse_idle(context, ("jobs", "max_minutes"), "with --table-only")
+        refuse_idle(context, ("jobs", "minutes"), "with --table-only")
     from fasteraa.cli.tables import print_table
     from fasteraa.reproduce.render import caption, remarks, rows_of, summary
     from fasteraa.reproduce.setting import parse_sources
     from fasteraa.reproduce.table_runner import reproduce
+    from fasteraa.reproduce.tables import with_beside
+    from fasteraa.runtime.clock import end_of
 
     folder = out or Path("runs/reproduce-quick" if quick else "runs/reproduce")
-    result = reproduce(
-        name,
-        folder,
-        quick=quick,
-        seeds=seeds,
-        jobs=jobs,
-        device=device,
-        data_root=data_root,
-        sources=parse_sources(source or ()),
-        subset=subset,
-        only=only or (),
-        max_minutes=max_minutes,
-        table_only=table_only,
-        say=typer.echo,
-        command=command_line(),
-    )
-    print_table(result.table.title, *rows_of(result))
-    file = folder / result.table.name / result.file
-    typer.echo("\n".join([caption(result), summary(result), *remarks(result)]))
-    typer.echo(f"table: {file}.md\nplot:  {file}.svg\ndata:  {file}.json")
+    end = end_of(minutes)
+    for each in with_beside(name):
+        result = reproduce(
+            each,
+            folder,
+            quick=quick,
+            seeds=seeds,
+            jobs=jobs,
+            device=device,
+            data_root=data_root,
+            sources=parse_sources(source or ()),
+            subset=subset,
+            only=only or (),
+            minutes=None if math.isinf(end) else max((end - time.time()) / 60, 0.0),
+            table_only=table_only,
+            say=echo,
+            command=command_line(),
+        )
+        print_table(result.table.title, *rows_of(result))
+        file = folder / result.table.name / result.file
+        echo("\n".join([caption(result), summary(result), *remarks(result)]))
+        echo(f"table: {file}.md\nplot:  {file}.svg\ndata:  {file}.json")
 
 
 def _list() -> None:
@@ -83,4 +89,4 @@ def _list() -> None:
 
     for name, table in TABLES.items():
         ours = sum(line.policy is not None for line in table.lines)
-        typer.echo(f"{name:16} {table.title}; {ours} of its {len(table.lines)} numbers can be run")
+        echo(f"{name:16} {table.title}; {ours} of its {len(table.lines)} numbers can be run")

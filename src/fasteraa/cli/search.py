@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from fasteraa.cli.echo import echo
 from fasteraa.errors import ConfigError
-from fasteraa.methods.config import SearchConfig, make_config, read_config, read_tables
+from fasteraa.methods import DEFAULT_METHODS, METHODS, Method, make_methods
+from fasteraa.methods.config import SearchConfig, make_config, paper_settings, read_config, read_tables
 from fasteraa.runtime.documents import quoted
-from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.config import RaceConfig, settings_text
 
 if TYPE_CHECKING:
     from fasteraa.selection.result import Result
@@ -29,7 +29,12 @@ class Asked:
 
     config: SearchConfig
     race: RaceConfig | None
-    methods: tuple[str, ...] | None  # None: the default
+    methods: tuple[str, ...]
+    methods_of_file: tuple[str, ...] | None = None
+    of_methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings of their own
+
+    def make_methods(self) -> list[Method]:
+        return make_methods(self.methods, self.of_methods)
 
 
 def effective(
@@ -39,17 +44,14 @@ def effective(
     source: str | None = None,
     race: bool | None = None,
     race_flags: Mapping[str, Any] | None = None,
+    methods: str | None = None,
 ) -> Asked:
-    """`race` None leaves it to the file, where there is one."""
-    settings, given, train = _preset(preset, source), dict(flags), {}
+    """`race` and `methods` None leave it to the file, where there is one."""
+    settings, given = _preset(preset, source), dict(flags)
     tables = read_tables(config) if config is not None else {}
     settings |= read_config(config) if config is not None else {}
-    for text in given.pop("set_", ()):
-        name, value = assignment(text)
-        if name.startswith("train."):
-            train[name.removeprefix("train.")] = value
-        else:
-            settings[name] = value
+    own, train, of_methods = _assigned(given.pop("set_", ()))
+    settings |= own
     read = {"ops": _list, "window": parse_window}
     settings |= {name: read[name](value) if name in read else value for name, value in given.items()}
     run = _table(tables, "run")
@@ -58,7 +60,44 @@ def effective(
         idle = f"--set train.{next(iter(train))}" if train else "a setting of the race"
         raise ConfigError(f"{idle} has no effect without a race (--race)")
     race_settings = {**_table(tables, "race"), **(race_flags or {}), "train": {**_table(tables, "train"), **train}}
-    return Asked(make_config(settings), _race_config(race_settings) if raced else None, _methods(run.get("methods")))
+    of_file = _methods(run.get("methods"))
+    chosen = tuple(_list(methods)) if methods else of_file or DEFAULT_METHODS
+    return Asked(
+        make_config(settings),
+        _race_config(race_settings) if raced else None,
+        chosen,
+        of_file,
+        _of_methods(_table(tables, "methods"), of_methods, chosen),
+    )
+
+
+def _assigned(texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]:
+    """What `--set` gives to the search (NAME=...), to the training (train.NAME=...), to methods (METHOD.NAME=...)."""
+    settings: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    of_methods: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, value = assignment(text)
+        owner, dot, rest = name.partition(".")
+        if dot and owner == "train":
+            train[rest] = value
+        elif dot and owner in METHODS.names():
+            of_methods.setdefault(owner, {})[rest] = value
+        else:
+            settings[name] = value
+    return settings, train, of_methods
+
+
+def _of_methods(
+    kept: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], chosen: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Settings of the methods that take part: those of the file, then those that were given."""
+    for name in given:
+        if name not in chosen:
+            raise ConfigError(
+                f"--set {name}.{next(iter(given[name]))} has no effect without that method: --methods {name},..."
+            )
+    return {name: {**_table(kept, name), **given.get(name, {})} for name in chosen}
 
 
 def _race_config(settings: Mapping[str, Any]) -> RaceConfig:
@@ -85,7 +124,7 @@ def _methods(given: Any) -> tuple[str, ...] | None:
 
 def check_command(asked: Asked, file: Path | None, out: Path, resume: bool, command: str) -> None:
     """A race of given policies has no method that a search could take, and a search has no policies to be given."""
-    if asked.methods is None or (asked.methods == GIVEN) == (command == "race"):
+    if asked.methods_of_file is None or (asked.methods_of_file == GIVEN) == (command == "race"):
         return
     other = "race" if command == "search" else "search"
     where = f"the run in {str(out)!r}" if resume else f"the config {str(file)!r}"
@@ -98,10 +137,14 @@ def _preset(name: str | None, source: str | None) -> dict[str, Any]:
     if name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}; choices: {', '.join(PRESETS)}")
     from fasteraa.data import recipe_for
+    from fasteraa.data.imagenet import find_imagenet
+    from fasteraa.data.named import IMAGENET
 
-    subset = recipe_for(source or "sample")
-    settings = {"objective": "paper", "subset": subset.subset, "size": subset.size, "classes": subset.classes}
-    return {name: value for name, value in settings.items() if value is not None}
+    is_imagenet = source is not None and find_imagenet(Path(source)) is not None
+    name_of = IMAGENET if is_imagenet else source or "sample"
+    subset = recipe_for(name_of)
+    images = {"subset": subset.subset, "size": subset.size, "classes": subset.classes}
+    return {**paper_settings(name_of), **{name: value for name, value in images.items() if value is not None}}
 
 
 def _list(text: str) -> list[str]:
@@ -117,53 +160,58 @@ def parse_window(text: str) -> tuple[int, int]:
 
 
 def print_config(flags: Mapping[str, Any], config: Path | None) -> None:
-    """What a search would accept, and nothing else."""
-    settings = effective(flags, config, race=False).config
-    if settings.critic != "auto":  # only then is torch needed
-        from fasteraa.methods.faster_aa.run import check_critic
-
-        check_critic(settings)
-    typer.echo(settings.toml("search"), nl=False)
+    """What a search would accept, and nothing else: a file that --config takes."""
+    asked = effective(flags, config)
+    methods = asked.make_methods()
+    for method in methods:
+        method.check(asked.config)
+    echo(settings_text(asked.config, asked.race, methods, explain=True), nl=False)
 
 
 def assignment(text: str) -> tuple[str, Any]:
     """`learning_rate=0.002`; the value is TOML, or a plain word."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"--set takes NAME=VALUE, got {text!r}")
+        raise ConfigError(f"--set takes NAME=VALUE, got {quoted(text)}")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name.strip(), value.strip()
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"--set takes numbers of at most 300 digits and lists of a few levels, got {quoted(text)}"
+        ) from error
 
 
 def run_search(
     source: str | None,
     out: Path,
     asked: Asked,
-    methods: str | None,
     resume: bool,
     trackers: Sequence[str],
     **options: Any,
 ) -> None:
     from fasteraa.api import search
-    from fasteraa.methods import DEFAULT_METHODS
     from fasteraa.report.trackers import track
     from fasteraa.runtime.progress import for_this_terminal
+    from fasteraa.runtime.ranks import own_rank
 
-    chosen = methods or asked.methods or DEFAULT_METHODS
+    if own_rank() > 0:  # rank 0 of torchrun writes and prints
+        chosen = asked.make_methods()
+        search(source, asked.config, methods=chosen, race=asked.race or False, out=out, resume=resume, **options)
+        return
     with track(*trackers, folder=out, config=asked.config, progress=for_this_terminal(), resume=resume) as progress:
         result = search(
             source,
             asked.config,
-            methods=chosen,
+            methods=asked.make_methods(),
             race=asked.race or False,
             out=out,
             resume=resume,
             progress=progress,
             **options,
         )
-    print_result(result, out)
+    print_result(result)
 
 
 def run_race(policies: str, source: str | None, out: Path, asked: Asked, resume: bool, **options: Any) -> None:
@@ -174,28 +222,24 @@ def run_race(policies: str, source: str | None, out: Path, asked: Asked, resume:
     progress = for_this_terminal()
     result = race(policies, source, asked.config, race=asked.race, out=out, resume=resume, progress=progress, **options)
     assert isinstance(result, Result)  # our own trainings judged
-    print_result(result, out)
+    print_result(result)
 
 
-def print_result(result: Result, out: Path) -> None:
+def print_result(result: Result) -> None:
     from fasteraa.report.summary import summarise
-    from fasteraa.runtime.run_folder import RunFolder
 
-    folder = RunFolder(out)
-    masks, pairs = result.data.masks is not None, "sample_pairing" in result.policy.ops
-    arguments = ", ".join(["pool=train_images"] * pairs + ["mask_fill=255"] * masks)
-    note = "   # it mixes in other images: a list of them, or uint8 (N, 3, H, W)" if pairs else ""
-    typer.echo(
-        f"\n{summarise(result)}\n\n"
-        f"policy   {folder.policy}      (python: fasteraa.load({str(out)!r}).transform({arguments})){note}\n"
-        f"preview  {folder.preview}\n"
-        f"summary  {folder.summary}\n"
-        f"report   fasteraa report {out}"
-    )
+    echo(f"\n{summarise(result)}")
 
 
 def write_preview(
-    source: str | None, policy: str, out: Path, size: int | None, columns: int, seed: int, data_root: Path | None
+    source: str | None,
+    policy: str,
+    out: Path,
+    size: int | None,
+    columns: int,
+    seed: int,
+    data_root: Path | None,
+    window: str | None = None,
 ) -> None:
     from fasteraa.data import load
     from fasteraa.errors import DataError
@@ -207,7 +251,15 @@ def write_preview(
     if out.is_dir() or out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise DataError(f"a picture (--out) must be a file that ends in .png, .jpg or .webp, got {str(out)!r}")
     # partners of sample_pairing come from the images beside those shown; a broken one is not missed here
-    data = load(source, size=size, data_root=data_root, seed=seed, at_most=max(columns, 64), broken_budget=1.0)
+    data = load(
+        source,
+        size=size,
+        data_root=data_root,
+        seed=seed,
+        at_most=max(columns, 64),
+        broken_budget=1.0,
+        window=None if window is None else parse_window(window),
+    )
     order = slice(None) if data.masks is not None else alternating(data.labels)
     sheet = draw_sheet(chosen, data.images[order], columns, seed=seed, masks=data.masks)
     with replacing(out, DataError) as partial:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 OPS_COLUMNS = ("name", "family", "unit", "at 0", "at 1", "signed", "discrete", "gradient", "what it does")
 
@@ -26,13 +28,18 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])
 
 
+def print_json(value: Any) -> None:
+    """For programs: as it is, whatever the width of the terminal."""
+    print(json.dumps(value, indent=1))
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title)
     for column in columns:
-        table.add_column(column, overflow="fold")  # not cut: a path that is too long goes on in the next line
+        table.add_column(column, overflow="fold")  # not cut: a path that is too long continues in the next line
     for row in rows:
         table.add_row(*row)
     console = Console()

@@ -115,7 +115,7 @@ def _always(row: Op, magnitude: float | None, spans: dict[str, Span]) -> Policy:
 def harm_of_sub_policies(network: CleanNetwork, policy: Policy) -> list[SubPolicyHarm]:
     """Each sub-policy alone, as it is drawn; the most harmful first."""
     found = [
-        SubPolicyHarm(number, network.drop(replace(policy, sub_policies=(replace(sub, weight=1.0),))))
+        SubPolicyHarm(number, network.drop(replace(policy, sub_policies=(replace(sub, weight=1.0, during=None),))))
         for number, sub in enumerate(policy.sub_policies)
         if sub.weight > 0
     ]

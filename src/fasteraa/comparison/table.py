@@ -42,11 +42,12 @@ class Comparison:
     device: str  # where the runs were made
     rows: tuple[Row, ...]
     missing: int  # cells that have not been run
-    diverged: tuple[str, ...] = ()  # cells that came to nothing, and why
+    diverged: tuple[str, ...] = ()  # cells that diverged, and why
     seen: tuple[str, ...] = ()  # rows whose policy was found on images that errors are measured on
     missing_seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label -> seeds that have not been run
     absent: tuple[str, ...] = ()  # labels without a row: none of their runs came to an error
     twice: int = 0  # held-out images that are among the training images, too
+    metric: str = "error"  # what the rows hold: error or balanced-error in %, or loss
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `comparison.json` holds them."""
@@ -60,6 +61,7 @@ def tabulate(
     recipe: TrainRecipe,
     seeds: Sequence[int],
     device: str,
+    metric: str = "error",
 ) -> Comparison:
     """From the runs that are there; differences are paired by seed, over the seeds that both have."""
     outcomes: dict[str, dict[int, Outcome]] = {contender.label: {} for contender in contenders}
@@ -73,7 +75,7 @@ def tabulate(
             diverged.append(f"{job} ({outcome.failed})")
         else:
             outcomes[job.label][job.seed] = outcome
-    errors = {label: {seed: each.error for seed, each in row.items()} for label, row in outcomes.items()}
+    errors = {label: {seed: _value(each, metric) for seed, each in row.items()} for label, row in outcomes.items()}
     yardsticks = {name: label for name in YARDSTICKS if (label := _label_of(name, contenders)) is not None}
     rows = [_row(each, outcomes[each.label], errors, yardsticks) for each in contenders if outcomes[each.label]]
     devices = {str(r.record.get("device", "unknown device")) for row in outcomes.values() for r in row.values()}
@@ -91,7 +93,12 @@ def tabulate(
         missing,
         tuple(each.label for each in contenders if not outcomes[each.label]),
         split.twice,
+        metric,
     )
+
+
+def _value(outcome: Outcome, metric: str) -> float:
+    return outcome.loss if metric == "loss" else outcome.by(metric)[0]
 
 
 def has_seen(contender: Contender, split: Split) -> bool:

@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,7 @@ def masked_listing(images: Any, masks: Any, where: str, names: tuple[str, ...] =
             f"there must be one mask per image, got {len(pictures)} images, {len(numbers)} masks in {where}"
         )
     pair = lambda i: (Image.fromarray(pictures[i]), numbers[i])  # noqa: E731
-    return mask_listing(len(pictures), pair, lambda i: f"{where}[{i}]", names)
+    return replace(mask_listing(len(pictures), pair, lambda i: f"{where}[{i}]", names), decodes=False)
 
 
 def as_images(value: Any, where: str) -> Images:
@@ -226,4 +227,4 @@ def array_listing(
         raise DataError(f"there must be one label per image, got {len(images)} images, {len(labels)} labels in {where}")
     mine = images if own and images.shape[3:] == (3,) and images.flags.writeable else None
     read = lambda i: Image.fromarray(images[i])  # noqa: E731
-    return Listing(classes, labels, read, lambda i: f"{where}[{i}]", declared=declared, own=mine)
+    return Listing(classes, labels, read, lambda i: f"{where}[{i}]", decodes=False, declared=declared, own=mine)

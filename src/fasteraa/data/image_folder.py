@@ -21,6 +21,7 @@ import numpy as np
 
 from fasteraa.data.decode import IMAGE_SUFFIXES, Unreadable, open_file
 from fasteraa.data.labels import natural_sort
+from fasteraa.data.large import counted
 from fasteraa.data.masks import Pair, mask_listing
 from fasteraa.data.source import Listing, Source, canonical_split
 from fasteraa.errors import DataError
@@ -37,12 +38,12 @@ def open_folder(root: Path, name: str | None = None) -> Source:
     """The splits that are folders under `root`, or all of it as `train`."""
     found = _split_folders(root)
     splits = found or {"train": root}
-    aside = natural_sort(set(_folders(root)) - {path.name for path in found.values()}) if found else ()
-    classes = natural_sort(folder for path in splits.values() for folder in _folders(path))
+    aside = natural_sort(set(folders(root)) - {path.name for path in found.values()}) if found else ()
+    classes = natural_sort(folder for path in splits.values() for folder in folders(path))
     if not classes:
         raise _no_class_folders(root)
     if set(classes) == {"images", "masks"}:
-        names = _mask_names(root)
+        names = written_names(root)
         masked = {split: partial(_list_masks, path, names) for split, path in splits.items()}
         return Source(name or folder_name(root), masked, aside)
     if _NOT_CLASSES.issuperset(word.lower() for word in classes):
@@ -51,7 +52,7 @@ def open_folder(root: Path, name: str | None = None) -> Source:
             f"expected {root}/CLASS/IMAGE or {root}/train/CLASS/IMAGE, or a CSV manifest with path and label, or for "
             "segmentation the folders images and masks"
         )
-    listings = {split: partial(_list_split, path, classes) for split, path in splits.items()}
+    listings = {split: partial(list_split, path, classes) for split, path in splits.items()}
     return Source(name or folder_name(root), listings, aside)
 
 
@@ -77,7 +78,8 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _folders(path: Path) -> list[str]:
+def folders(path: Path) -> list[str]:
+    """Names of the visible ones."""
     with os.scandir(path) as entries:
         return [entry.name for entry in entries if _is_folder(entry) and not _hidden(entry.name)]
 
@@ -92,21 +94,22 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _split_folders(root: Path) -> dict[str, Path]:
     """Split name -> folder. A lone folder called 'train' among others may be a class: then it has no folders inside."""
-    found = {canonical: root / name for name in sorted(_folders(root)) if (canonical := canonical_split(name))}
-    if any(_folders(path) for path in found.values()) or len(found) == len(_folders(root)):
+    found = {canonical: root / name for name in sorted(folders(root)) if (canonical := canonical_split(name))}
+    if any(folders(path) for path in found.values()) or len(found) == len(folders(root)):
         return {split: found[split] for split in ("train", "val", "test") if split in found}
     return {}
 
 
 def _no_class_folders(root: Path) -> DataError:
-    files, ignored = _walk(str(root))
+    files, ignored = walk(str(root))
     layout = f"expected {root}/CLASS/IMAGE, or {root}/train/CLASS/IMAGE and {root}/val/CLASS/IMAGE, or a CSV manifest"
     if files:
         return DataError(f"{root} holds {len(files)} images but no class folders, so they have no labels; {layout}")
     return DataError(f"{root} holds no images ({ignored} other files); {layout}")
 
 
-def _list_split(path: Path, classes: tuple[str, ...]) -> Listing:
+def list_split(path: Path, classes: tuple[str, ...]) -> Listing:
+    """The images of class folders."""
     with os.scandir(path) as entries:
         ignored = sum(
             not _is_folder(entry) and not _hidden(entry.name) for entry in entries
@@ -114,7 +117,7 @@ def _list_split(path: Path, classes: tuple[str, ...]) -> Listing:
     files: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        images, others = _walk(os.path.join(path, name))
+        images, others = walk(os.path.join(path, name), len(files))
         files += images
         labels += [label] * len(images)
         ignored += others
@@ -125,8 +128,8 @@ def _list_split(path: Path, classes: tuple[str, ...]) -> Listing:
 
 def _list_masks(path: Path, names: tuple[str, ...]) -> Listing:
     """The images in order of their paths; a mask without an image is one of the files that are no images."""
-    images, others = _walk(os.path.join(path, "images"))
-    masks, more = _walk(os.path.join(path, "masks"))
+    images, others = walk(os.path.join(path, "images"))
+    masks, more = walk(os.path.join(path, "masks"))
     if not images:
         raise DataError(f"{path} holds no images in images/ ({others} other files)")
     of_stem: dict[str, str] = {}
@@ -144,7 +147,8 @@ def _stem(file: str, folder: str) -> str:
     return os.path.splitext(os.path.relpath(file, folder))[0]
 
 
-def _mask_names(root: Path) -> tuple[str, ...]:
+def written_names(root: Path) -> tuple[str, ...]:
+    """Of the classes by their numbers, a line each in `classes.txt`; none where there is no such file."""
     file = root / "classes.txt"
     if not file.is_file():
         return ()
@@ -171,10 +175,10 @@ def file_listing(classes: tuple[str, ...], labels: np.ndarray, files: list[str],
     return Listing(classes, labels, lambda i: open_file(files[i]), lambda i: files[i], ignored)
 
 
-def _walk(folder: str) -> tuple[list[str], int]:
+def walk(folder: str, before: int = 0) -> tuple[list[str], int]:
     """All images under a folder, sorted by path, and the number of other files. A folder that is not there is empty."""
     above = frozenset(map(str, Path(os.path.realpath(folder)).parents))
-    names = list(_visible_files(folder, above)) if os.path.isdir(folder) else []
+    names = list(counted(_visible_files(folder, above), "files", before)) if os.path.isdir(folder) else []
     images = sorted(name for name in names if is_image(name))
     return images, len(names) - len(images)
 
@@ -188,7 +192,7 @@ def _visible_files(folder: str, above: frozenset[str]) -> Iterator[str]:
         for entry in entries:
             if _hidden(entry.name):
                 continue
-            if _is_folder(entry):
+            if _is_folder(entry):  # by what the folder says of it: no file is asked for
                 yield from _visible_files(entry.path, above | {real})
             elif entry.is_symlink() or entry.is_file():  # a link to nothing is listed as broken; a pipe is no file
                 yield entry.path

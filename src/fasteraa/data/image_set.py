@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fasteraa.data import stratify
 from fasteraa.data.decode import Window
+from fasteraa.data.groups import foldable_groups, group_cut, group_folds
 from fasteraa.data.labels import Labels
 from fasteraa.data.source import Broken
 from fasteraa.errors import DataError
@@ -32,6 +33,7 @@ class ImageSet:
     broken: tuple[Broken, ...] = ()
     masks: Tensor | None = None  # uint8 (N, H, W): a place in `classes` for every pixel, 255 where none counts
     window: Window | None = None  # the levels that became 0 and 255, where images have more than 8 bits
+    groups: Labels | None = None  # of each image: those of one group are not split between training and held-out images
 
     def __post_init__(self) -> None:
         _check_images(self.images)
@@ -101,9 +103,20 @@ class ImageSet:
         return self._take(stratify.draw(self.labels.numpy(), len(self.classes), count, seed))
 
     def split(self, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:
-        """`fraction` of every class, and the rest; every class is in both parts."""
-        first, rest = stratify.cut(self.labels.numpy(), len(self.classes), fraction, seed)
+        """`fraction` of every class, and the rest; every class is in both parts, as far as groups allow it."""
+        labels, count = self.labels.numpy(), len(self.classes)
+        if self.groups is not None:
+            first, rest = group_cut(labels, count, self.groups, fraction, seed)
+        else:
+            first, rest = stratify.cut(labels, count, fraction, seed)
         return self._take(first), self._take(rest)
+
+    def merged(self, other: ImageSet) -> ImageSet:
+        """The images of both, which have the same classes and size."""
+        images, labels = torch.cat([self.images, other.images]), torch.cat([self.labels, other.labels])
+        return replace(
+            self, images=images, labels=labels, fingerprint=fingerprint(images, labels, self.classes), groups=None
+        )
 
     def resized(self, side: int) -> ImageSet:
         """Scaled so that the shorter side is `side`, bilinear with antialiasing; masks keep whole numbers."""
@@ -129,21 +142,32 @@ class ImageSet:
 
         The only image of its class is always in the rest.
         """
-        able = sum(number for number in self.counts() if number > 1)
+        able, labels = self.foldable, self.labels.numpy()
         if not 2 <= count <= able:
-            raise DataError(
-                f"every fold needs an image whose class has others, got {count} folds of {able} such images"
-            )
-        fold_of = stratify.folds(self.labels.numpy(), len(self.classes), count, seed)
+            what = "an image whose class has others" if self.groups is None else "a group whose classes have others"
+            units = "images" if self.groups is None else "groups"
+            raise DataError(f"every fold needs {what}, got {count} folds of {able} such {units}")
+        if self.groups is not None:
+            fold_of = group_folds(labels, len(self.classes), self.groups, count, seed)
+        else:
+            fold_of = stratify.folds(labels, len(self.classes), count, seed)
         for fold in range(count):
             yield self._take(np.flatnonzero(fold_of != fold)), self._take(np.flatnonzero(fold_of == fold))
+
+    @property
+    def foldable(self) -> int:
+        """Images, or groups of them, that can be held out: their classes have others."""
+        if self.groups is not None:
+            return foldable_groups(self.labels.numpy(), self.groups)
+        return sum(number for number in self.counts() if number > 1)
 
     def _take(self, index: Labels) -> ImageSet:
         rows = torch.from_numpy(index)
         images, labels = self.images[rows], self.labels[rows]
         masks = None if self.masks is None else self.masks[rows]
         mark = fingerprint(images, labels, self.classes, masks)
-        return replace(self, images=images, labels=labels, masks=masks, fingerprint=mark)
+        groups = None if self.groups is None else self.groups[index]
+        return replace(self, images=images, labels=labels, masks=masks, fingerprint=mark, groups=groups)
 
 
 def fingerprint(images: Tensor, labels: Tensor, classes: tuple[str, ...], masks: Tensor | None = None) -> str:

@@ -21,6 +21,7 @@ from fasteraa.errors import DataError
 
 LOOK = Look()
 BROKEN_BUDGET = 0.01  # the share of unreadable images that is passed over, as in `load`
+_NAMES = 10_000  # hashed at once
 _HASHED = 64  # images whose pixels are part of the fingerprint
 
 
@@ -133,8 +134,9 @@ Images = ImageSet | LazyImageSet
 def _fingerprint(data: LazyImageSet) -> str:
     digest = hashlib.sha256(json.dumps([len(data), data.size, data.classes]).encode())
     digest.update(data.labels.numpy().astype("<i8").tobytes())
-    for place in range(len(data)):
+    for first in range(0, len(data), _NAMES):
         # folder and file, not the way there: a set that was moved is the same
-        digest.update("/".join(data.where(place).split(os.sep)[-2:]).encode("utf-8", "surrogatepass") + b"\n")
+        names = ("/".join(data.where(i).rsplit(os.sep, 2)[-2:]) for i in range(first, min(first + _NAMES, len(data))))
+        digest.update("".join(f"{name}\n" for name in names).encode("utf-8", "surrogatepass"))
     digest.update(data.sample(_HASHED).numpy().data)
     return digest.hexdigest()

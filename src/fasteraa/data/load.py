@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fasteraa.data import stratify
 from fasteraa.data.decode import Look, Window
+from fasteraa.data.groups import group_cut, grouped
 from fasteraa.data.image_set import ImageSet
+from fasteraa.data.large import subset_to_hold, tell_subset
 from fasteraa.data.masks import IGNORED
 from fasteraa.data.materialize import Wanted, gather
 from fasteraa.data.parallel import Progress
 from fasteraa.data.resolve import open_source
-from fasteraa.data.source import Listing, canonical_split
-from fasteraa.errors import DataError, choices_hint
+from fasteraa.data.source import Listing, Source, canonical_split
+from fasteraa.errors import DataError, SplitError, choices_hint
 from fasteraa.runtime.documents import quoted
 
 _LARGEST_LEVEL = 1 << 32
@@ -31,8 +34,10 @@ def load(
     data_root: str | os.PathLike[str] | None = None,
     subset: int | None = None,
     at_most: int | None = None,
+    large: int | None = None,
     classes: int | Sequence[str] | None = None,
     held_out: float = 0.0,
+    group_by: str = "",
     seed: int = 0,
     broken_budget: float = 0.01,
     ignore_index: int = IGNORED,
@@ -59,8 +64,11 @@ def load(
         data_root: where named sets lie; else $FASTERAA_DATA_ROOT, else ./data.
         subset: so many images, stratified by class and chosen before anything is decoded.
         at_most: as `subset`, but a smaller set is taken whole and a set of more classes gives one image of each.
+        large: as `subset`, but only where that is left out and files hold more than 100,000 images: none is read in
+            vain, and `fasteraa.data.large.telling` hears which were chosen.
         classes: names to keep, or how many to keep, chosen by `seed`. Kept classes stay in the source's order.
         held_out: leave out the images that a comparison holds out of the training images if it is asked for this share.
+        group_by: a column of a manifest, or a pattern on file names: images of one group are held out together.
         broken_budget: the share of broken images that is skipped and listed in `.broken` (at least one image; none
             if 0). More than that is an error.
         ignore_index: a number in masks that does not count, beside 255.
@@ -75,17 +83,58 @@ def load(
     look = Look(_background(background), exif, interpolation, check_window(window))
     opened = open_source(source, data_root, download)
     listing = opened.listing(split)
+    if group_by:
+        listing = grouped(listing, group_by, opened.name)
     if held_out:
         listing, _ = hold_out(listing, opened.name, held_out)
     listing = restrict(listing, classes, seed)
     check_not_empty(listing, opened.name, split)
     if at_most is not None:
         subset = min(max(at_most, int((listing.counts() > 0).sum())), subset or len(listing), len(listing))
+    elif (held := subset_to_hold(listing, subset, large)) != subset:
+        assert held is not None
+        tell_subset(opened.name, "images", held, len(listing), seed)
+        subset = held
     wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), look, ignore_index, largest)
     found = gather(listing, opened.name, wanted, progress)
     if window is not None and found.window is None:
         raise DataError(f"a window is for images of more than 8 bits, {opened.name} has none: leave it out")
     return found
+
+
+def load_validation(
+    source: Any, validation: str, like: ImageSet, *, data_root: str | os.PathLike[str] | None, interpolation: str
+) -> ImageSet:
+    """The images that judge, at the size and with the classes of those that train."""
+    opened = open_source(source, data_root)
+    listing, name = validation_listing(opened, validation, like.classes, data_root)
+    look = Look(interpolation=interpolation, window=like.window)
+    return gather(listing, name, Wanted(like.size, look=look))
+
+
+def validation_listing(
+    opened: Source, validation: str, classes: tuple[str, ...], data_root: str | os.PathLike[str] | None
+) -> tuple[Listing, str]:
+    """A split of the source by its name, or a folder or manifest of its own; its classes are numbered as given."""
+    split = canonical_split(validation) or validation
+    if split in opened.splits:
+        return with_classes(opened.listing(split), classes, f"the {split} images"), f"{opened.name}/{split}"
+    if canonical_split(validation) is not None and not os.path.exists(validation):
+        raise SplitError(f"{opened.name} has no split {validation!r} to judge by; choices: {', '.join(opened.splits)}")
+    other = open_source(validation, data_root)
+    split = next(each for each in ("val", "test", "train", *other.splits) if each in other.splits)
+    return with_classes(other.listing(split), classes, "the validation images"), other.name
+
+
+def with_classes(listing: Listing, classes: tuple[str, ...], what: str) -> Listing:
+    """Numbered as the training images are."""
+    unknown = sorted({listing.classes[label] for label in np.unique(listing.labels)} - set(classes))
+    if unknown:
+        raise DataError(f"{what} have classes that the training images lack: {', '.join(unknown[:5])}")
+    if listing.classes == classes:
+        return listing
+    number = np.array([classes.index(name) if name in classes else -1 for name in listing.classes], dtype=np.int64)
+    return replace(listing, classes=classes, labels=number[listing.labels], own=None)
 
 
 def check_window(window: Sequence[int] | None) -> Window | None:
@@ -104,7 +153,10 @@ def hold_out(listing: Listing, name: str, share: float, seed: int = 0) -> tuple[
     if not 0 < share < 1:
         raise DataError(f"the held-out share must lie between 0 and 1, got {share}")
     check_can_hold_out(listing, name)
-    rest, part = stratify.cut(listing.labels, len(listing.classes), 1 - share, seed)
+    if listing.groups is not None:
+        rest, part = group_cut(listing.labels, len(listing.classes), listing.groups, 1 - share, seed)
+    else:
+        rest, part = stratify.cut(listing.labels, len(listing.classes), 1 - share, seed)
     return listing.take(rest), listing.take(part)
 
 

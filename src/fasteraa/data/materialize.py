@@ -62,7 +62,7 @@ def gather(listing: Listing, name: str, wanted: Wanted, progress: Progress | Non
         images, labels = torch.from_numpy(_planes(listing.own)), torch.from_numpy(listing.labels)
         if progress is not None:
             progress(len(listing), len(listing))
-        return ImageSet.of(images, labels, listing.classes, name, listing.damage)
+        return replace(ImageSet.of(images, labels, listing.classes, name, listing.damage), groups=listing.groups)
     work = _Gathering(listing, name, wanted, size)
     work.run(progress)
     return work.assembled()
@@ -213,7 +213,8 @@ class _Gathering:
             masks = torch.from_numpy(_in_order(self.masks, order))
             names = class_names(masks, listing.mask_names, self.name)
             return ImageSet.of_masks(images, masks, names, self.name, broken, window)
-        return ImageSet.of(images, torch.from_numpy(labels), listing.classes, self.name, broken, window)
+        found = ImageSet.of(images, torch.from_numpy(labels), listing.classes, self.name, broken, window)
+        return found if listing.groups is None else replace(found, groups=listing.groups[self.picks[order]])
 
 
 def _in_order(rows: NDArray[np.uint8], order: Labels) -> NDArray[np.uint8]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fasteraa.data.arrays import array_listing, as_images, flat_labels, numbered
-from fasteraa.data.image_folder import open_folder
+from fasteraa.data.imagenet import find_imagenet, open_imagenet
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source, concatenate
 from fasteraa.data.torch_dataset import dataset_listing
 from fasteraa.errors import DataError, SplitError, choices_hint
@@ -72,14 +72,15 @@ def open_named(name: str, root: Path, download: bool) -> Source:
 
 
 def _imagenet(root: Path) -> Source:
-    """Plain folders per class: needs no devkit. Who unpacked the validation tar must sort it into class folders."""
+    """Plain folders per class: needs no devkit."""
     folder = root / IMAGENET
-    if not (folder / "train").is_dir():
+    found = find_imagenet(folder) or (folder if (folder / "train").is_dir() else None)
+    if found is None:
         raise DataError(
             f"imagenet is not at {folder}/train; expected {folder}/train/n01440764/*.JPEG and {folder}/val/... "
             "(from https://image-net.org/download); the folder above is named with data_root (--data-root)"
         )
-    return open_folder(folder, IMAGENET)
+    return open_imagenet(found, IMAGENET)
 
 
 def _listing(name: str, row: Named, root: Path, split: str, download: bool) -> Listing:

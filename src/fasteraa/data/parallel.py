@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from fasteraa.data.large import tell_progress
+from fasteraa.runtime.processes import core_count
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]  # (done, total), from the calling thread
@@ -17,8 +19,7 @@ _MOST_THREADS = 8
 
 def thread_count() -> int:
     """The cores this process may use, at most eight: Pillow lets go of the GIL, numpy copies do not scale further."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MOST_THREADS)
+    return min(core_count(), _MOST_THREADS)
 
 
 def in_order(work: Callable[[int], T], count: int, threads: bool = True, progress: Progress | None = None) -> list[T]:
@@ -29,8 +30,7 @@ def in_order(work: Callable[[int], T], count: int, threads: bool = True, progres
         warnings.simplefilter("ignore")  # Pillow's remarks on odd files; what matters is reported as broken
         for batch in _pooled(work, chunks) if threads else ([work(i) for i in chunk] for chunk in chunks):
             results += batch
-            if progress is not None:
-                progress(len(results), count)
+            (progress or tell_progress)(len(results), count)
     return results
 
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fasteraa.data import arrays, hf, image_folder, named, shards, table, torch_dataset
+from fasteraa.data import arrays, hf, image_folder, imagenet, named, shards, table, torch_dataset
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.source import Source, readable
 from fasteraa.errors import DataError, choices_hint
@@ -80,7 +80,10 @@ def _open_text(text: str, root: Path, download: bool) -> Source:
 
 def _open_path(path: Path) -> Source:
     if path.is_dir():
-        return hf.open_hf(str(path)) if hf.is_saved(path) else image_folder.open_folder(path)
+        if hf.is_saved(path):
+            return hf.open_hf(str(path))
+        found = imagenet.find_imagenet(path)
+        return image_folder.open_folder(path) if found is None else imagenet.open_imagenet(found)
     if not path.exists():
         raise _unknown(str(path))
     try:

@@ -1,5 +1,8 @@
 """WebDataset shards: plain tar files in which members of one base name belong together (0001.jpg, 0001.cls).
 
+For semantic segmentation the mask, 0001.mask.png or 0001.seg.png, stands in the place of the label. `classes.txt`
+beside the shards may name the classes, a line for each number.
+
 Read with the standard library: the tar headers are walked once, then any image is one seek away, from any thread.
 `tarfile` takes a damaged header for the end of an archive. Here the walk continues at the next header that is whole,
 and what lies between counts as broken.
@@ -12,22 +15,25 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from PIL import Image
 
 from fasteraa.data.decode import LARGEST_FILE, Unreadable, open_bytes
-from fasteraa.data.image_folder import is_image
+from fasteraa.data.image_folder import is_image, written_names
 from fasteraa.data.labels import label_name, natural_sort, number
+from fasteraa.data.masks import mask_listing
 from fasteraa.data.source import SPLIT_NAMES, Broken, Listing, Source, canonical_split
 from fasteraa.errors import DataError, reason
 from fasteraa.runtime.documents import cut
 
 _MOST_BRACES = 10
 _LONGEST_LABEL = 4096  # bytes of a .cls member
+_MASKS = ("mask.png", "seg.png")  # endings of members that hold a mask
 _SCANNED = 1 << 20  # bytes at a time, a multiple of a block
 
 
@@ -40,6 +46,7 @@ class Member:
     offset: int
     size: int
     label: str
+    mask: tuple[int, int] | None = None  # where its mask lies, and how large it is
 
 
 @dataclass
@@ -63,10 +70,19 @@ def open_prefixed(text: str, root: Path, download: bool) -> Source:
 
 def open_shards(pattern: str) -> Source:
     """`shards/{000..003}.tar`, a glob, one tar, or a folder with tars whose names begin with train, val or test."""
-    contents = {split: _contents(files) for split, files in _by_split(pattern).items()}
-    classes = natural_sort(member.label for content in contents.values() for member in content.members)
-    splits = {split: partial(_listing, content, classes) for split, content in contents.items()}
-    return Source(Path(re.sub(r"[{*?\[].*", "", pattern)).name.strip("-_.") or "shards", splits)
+    by_split = _by_split(pattern)
+    contents = {split: _contents(files) for split, files in by_split.items()}
+    members = [member for content in contents.values() for member in content.members]
+    names = written_names(Path(next(iter(by_split.values()))[0]).parent)
+    title = Path(re.sub(r"[{*?\[].*", "", pattern)).name.strip("-_.") or "shards"
+    if len({member.mask is None for member in members}) > 1:
+        raise DataError(f"all images of {pattern} must have a label, or all a mask; it has some of both")
+    if members[0].mask is not None:
+        return Source(title, {split: partial(_mask_listing, content, names) for split, content in contents.items()})
+    present = {member.label for member in members}
+    named = bool(names) and all(label.isdecimal() and int(label) < len(names) for label in present)
+    classes = names if named else natural_sort(present)
+    return Source(title, {split: partial(_listing, content, classes, named) for split, content in contents.items()})
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -118,13 +134,14 @@ def _contents(files: list[str]) -> Contents:
             said = reason(error) if isinstance(error, OSError) else str(error)
             raise DataError(f"{file} is not a readable, uncompressed tar file: {cut(said)}") from error
     if not found.members:
-        raise DataError(f"no images with a .cls member in {len(files)} shards, the first being {files[0]}")
+        raise DataError(f"no images with a .cls member or a mask in {len(files)} shards, the first being {files[0]}")
     return found
 
 
 def _index(shard: str) -> Contents:
     """The images of one shard in tar order. The first image of a sample counts, other members are ignored."""
     images: dict[str, tarfile.TarInfo] = {}
+    masks: dict[str, tarfile.TarInfo] = {}
     labels: dict[str, str] = {}
     damage: list[Broken] = []
     ignored = 0
@@ -135,18 +152,30 @@ def _index(shard: str) -> Contents:
                 continue
             if extension == "cls":
                 labels[key] = _label(file, entry, shard)
+            elif extension in _MASKS:
+                masks[key] = entry
             elif is_image(entry.name) and key not in images:
                 images[key] = entry
             else:
                 ignored += 1
-    lone = [key for key in images if key not in labels]
+    masks = {key: entry for key, entry in masks.items() if key not in labels}  # else they are one more member
+    found = labels.keys() | masks.keys()
+    lone = [key for key in images if key not in found]
     if lone and not damage:
         raise DataError(f"every image needs a .cls member of the same base name, {lone[0]!r} in {shard} has none")
     # a damaged header costs an image its label, or a label its image
     lone += [key for key in labels if key not in images] if damage else []
     damage += [Broken(f"{shard}/{key}", "its image or its label is lost") for key in lone[len(damage) :]]
-    members = [Member(shard, e.name, e.offset_data, e.size, labels[k]) for k, e in images.items() if k in labels]
+    members = [
+        Member(shard, e.name, e.offset_data, e.size, labels.get(k, ""), _place(masks.get(k)))
+        for k, e in images.items()
+        if k in found
+    ]
     return Contents(members, ignored, damage)
+
+
+def _place(entry: tarfile.TarInfo | None) -> tuple[int, int] | None:
+    return None if entry is None else (entry.offset_data, entry.size)
 
 
 def _sample(entry: tarfile.TarInfo) -> tuple[str, str]:
@@ -224,21 +253,36 @@ def _label(file: BinaryIO, entry: tarfile.TarInfo, shard: str) -> str:
     return label_name(text, f"{shard}/{entry.name}")
 
 
-def _listing(content: Contents, classes: tuple[str, ...]) -> Listing:
+def _listing(content: Contents, classes: tuple[str, ...], by_number: bool) -> Listing:
     members = content.members
+    labels = [classes[int(member.label)] if by_number else member.label for member in members]
     return Listing(
         classes,
-        number([member.label for member in members], classes),
-        lambda i: open_bytes(_bytes(members[i])),
+        number(labels, classes),
+        lambda i: _open(members[i], members[i].offset, members[i].size),
         lambda i: f"{members[i].shard}/{members[i].name}",
         content.ignored,
+        declared=by_number,
         damage=tuple(content.damage),
     )
 
 
-def _bytes(member: Member) -> bytes:
-    if member.size > LARGEST_FILE:
-        raise Unreadable(f"it has {member.size / 2**20:,.0f} MiB, the limit is {LARGEST_FILE >> 20:,} MiB")
+def _mask_listing(content: Contents, names: tuple[str, ...]) -> Listing:
+    members = content.members
+
+    def pair(i: int) -> tuple[Image.Image, Image.Image]:
+        member = members[i]
+        assert member.mask is not None
+        return _open(member, member.offset, member.size), _open(member, *member.mask)
+
+    where = lambda i: f"{members[i].shard}/{members[i].name}"  # noqa: E731
+    listing = mask_listing(len(members), pair, where, names, content.ignored)
+    return replace(listing, damage=tuple(content.damage))
+
+
+def _open(member: Member, offset: int, size: int) -> Image.Image:
+    if size > LARGEST_FILE:
+        raise Unreadable(f"it has {size / 2**20:,.0f} MiB, the limit is {LARGEST_FILE >> 20:,} MiB")
     with open(member.shard, "rb") as file:
-        file.seek(member.offset)
-        return file.read(member.size)
+        file.seek(offset)
+        return open_bytes(file.read(size))

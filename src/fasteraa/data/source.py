@@ -61,6 +61,7 @@ class Listing:
     where: Callable[[int], str]  # the path, or whatever names the image in a report
     ignored: int = 0  # files seen that are no images
     threads: bool = True  # read() may be called from several threads
+    decodes: bool = True  # read() takes a file apart, which costs milliseconds; False of arrays
     declared: bool = False  # classes come from metadata, so a class without images is no mistake of the user's
     # with masks, the image and its mask at once: a data set may cut both at random
     pair: Callable[[int], tuple[Image.Image, Any]] | None = None
@@ -68,6 +69,8 @@ class Listing:
     damage: tuple[Broken, ...] = ()  # what could not even be listed
     # uint8 (N, H, W, 3), all images, where nobody else needs them: their memory may become the set's own
     own: NDArray[np.uint8] | None = None
+    groups: Labels | None = None  # a number for each image: those of one group are not split (data.groups)
+    column: Callable[[str], list[str] | None] | None = None  # of a manifest, by name; None if it has none of that name
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(map(printable, self.classes)))
@@ -97,6 +100,8 @@ class Listing:
             where=lambda i: self.where(int(index[i])),
             pair=None if pair is None else lambda i: pair(int(index[i])),
             own=None,
+            groups=None if self.groups is None else self.groups[index],
+            column=None,
         )
 
 

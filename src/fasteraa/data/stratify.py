@@ -39,7 +39,8 @@ def shuffled(count: int, seed: int, stream: int) -> Labels:
 
 def candidates(labels: Labels, class_count: int, seed: int) -> list[Labels]:
     """For each class the indices of its images in the order in which a subset draws them."""
-    members = [np.flatnonzero(labels == label) for label in range(class_count)]
+    ends = np.cumsum(np.bincount(labels, minlength=class_count))
+    members = np.split(np.argsort(labels, kind="stable"), ends[:-1])  # one sort, however many classes
     return [index[shuffled(len(index), seed, label)] for label, index in enumerate(members)]
 
 

@@ -1,32 +1,71 @@
 """TITLE
 
-Needs Pillow alone. Chance comes from Python's `random`, or from the generator you give.
+Needs Pillow alone. Chance comes from Python's `random`, or from the generator you give; the workers of a loader draw
+differently from each other and in every epoch. Partners of sample_pairing are the last 64 images seen, or your pool.
 
     from this_file import Augment
 
-    augment = Augment()  # Augment(pool=[...]) if the policy pairs samples
+    augment = Augment()  # or Augment(pool=[image, ...], generator=random.Random(7))
     image = augment(image)  # a Pillow image: L, RGB, LA or RGBA
+    augment.set_epoch(epoch, epochs)  # before each epoch, if the policy has a schedule; else the last part applies
 """
 
+import multiprocessing
+import os
 import random
+import sys
 
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 POLICY: dict = {}
+SEEN = 64  # so many images are kept as partners where no pool is given
 
 
 class Augment:
     """Draws for every image how many sub-policies it passes through, and each of them, and applies them."""
 
-    def __init__(self, pool=None, generator=random):
+    def __init__(self, pool=None, generator=None):
         self.pool = pool
-        self.random = generator.random
-        if not pool and pairs():
-            raise ValueError("the policy pairs samples, so it needs partners: Augment(pool=[image, ...])")
+        self.generator = generator
+        self.worker = worker()
+        self.keeps = not pool and pairs()
+        self.seen = []
+        self.share = 1.0  # of the training that is over
+        if len(POLICY["parts"]) > 1:  # workers of a loader see what `set_epoch` says, too
+            self.share = multiprocessing.RawValue("d", 1.0)
+
+    def __getstate__(self):
+        return {**vars(self), "seen": []}  # every worker has its own
+
+    def random(self):
+        """The next number: `random` is seeded in every worker, a given generator goes a way of its own in each."""
+        if self.generator is None:
+            return random.random()
+        if self.worker != worker():
+            self.worker = worker()
+            seed = f"{self.generator.random()} {self.worker}"
+            if self.worker and self.worker[0] == "process":  # it may be sent to the same one again
+                seed += os.urandom(16).hex()
+            self.generator = random.Random(seed)
+        return self.generator.random()
+
+    def set_epoch(self, epoch, epochs):
+        """The epoch that begins, counted from 0, of a training of so many."""
+        if epoch < 0 or epochs < 1:
+            raise ValueError(f"epoch must be at least 0 and epochs at least 1, got {epoch} and {epochs}")
+        if len(POLICY["parts"]) > 1:
+            self.share.value = (epoch + 0.5) / epochs
+
+    def sub_policies(self):
+        """Those of the part of the training that has been reached."""
+        share = self.share if len(POLICY["parts"]) == 1 else self.share.value
+        return next((subs for end, subs in POLICY["parts"] if share < end), POLICY["parts"][-1][1])
 
     def __call__(self, image):
         if image.mode not in ("L", "RGB", "LA", "RGBA"):
             raise ValueError(f"a Pillow image must have one of the modes L, RGB, LA, RGBA, got {image.mode!r}")
+        if self.keeps:
+            self.seen = [*self.seen[1 - SEEN :], image.copy()]
         for deed in self.draw():
             image = self.apply(image, *deed)
         return image
@@ -34,7 +73,7 @@ class Augment:
     def draw(self):
         """What happens to one image: (operation, magnitude, sign, place of the hole, place of the partner)."""
         passes = self._pick(POLICY["passes"])[1]
-        stages = [stage for _ in range(passes) for stage in self._pick(POLICY["sub_policies"])[1]]
+        stages = [stage for _ in range(passes) for stage in self._pick(self.sub_policies())[1]]
         deeds = []
         for stage in stages:
             _, op, probability, low, high, positive = self._pick(stage)
@@ -69,13 +108,24 @@ class Augment:
         return colours
 
     def _partner(self, place, image):
-        partner = self.pool[int(place * len(self.pool))].convert(image.mode)
+        partners = self.pool or self.seen or [image]
+        partner = partners[int(place * len(partners))].convert(image.mode)
         return partner if partner.size == image.size else partner.resize(image.size)
+
+
+def worker():
+    """What tells this process from others: the seed of torch's loader worker, new in every epoch, or the process."""
+    torch_data = sys.modules.get("torch.utils.data")
+    info = torch_data.get_worker_info() if torch_data else None
+    if info is not None:
+        return "loader", info.seed
+    return ("process", os.getpid()) if multiprocessing.parent_process() else None
 
 
 def pairs():
     """Whether an image may need a partner."""
-    choices = [choice for _, stages in POLICY["sub_policies"] for stage in stages for choice in stage]
+    subs = [sub for _, subs in POLICY["parts"] for sub in subs]
+    choices = [choice for _, stages in subs for stage in stages for choice in stage]
     return POLICY["passes"][-1][1] > 0 and any(op == "sample_pairing" and p > 0 for _, op, p, *_ in choices)
 
 

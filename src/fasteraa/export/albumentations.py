@@ -29,7 +29,7 @@ from fasteraa.errors import ExportError, ImageError
 from fasteraa.export.fidelity import live
 from fasteraa.ops import find
 from fasteraa.policy.apply import apply_boxes, apply_mask, apply_points
-from fasteraa.policy.draw import POSITIVE, Deed, plan_of
+from fasteraa.policy.draw import POSITIVE, Deed
 from fasteraa.policy.policy import Choice, Policy, Stage, SubPolicy
 from fasteraa.policy.transform import PolicyTransform as _Ours
 
@@ -60,8 +60,9 @@ def text(policy: Policy, path: Path, native: bool = False) -> str:
 class PolicyTransform(A.DualTransform):  # type: ignore[misc]
     """The policy on uint8 arrays (H, W), (H, W, 1) or (H, W, 3); masks, boxes and key points follow the geometry.
 
-    `policy` is the JSON text. The pool of partners for sample_pairing is not saved: set `.pool` after loading. Of key
-    points the place moves; angle and size stay as they are. `mask_fill` is what masks get from outside the image.
+    `policy` is the JSON text. The pool of partners for sample_pairing is not saved: set `.pool` after loading, or
+    partners are the last 64 images seen. Of key points the place moves; angle and size stay as they are. `mask_fill` is
+    what masks get from outside the image.
     """
 
     _targets = (A.core.type_definitions.Targets.IMAGE, A.core.type_definitions.Targets.MASK,
@@ -80,9 +81,12 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
         self.mask_fill = mask_fill
         self.pool = pool
         self._found = Policy.from_json(policy)
-        self._plan = plan_of(self._found)
         self._ours = _Ours(self._found)
         self._worker_seed: int | None = None
+
+    def set_epoch(self, epoch: int, epochs: int | None = None) -> None:
+        """As of `policy.transform()`, for a policy with a schedule."""
+        self._ours.set_epoch(epoch, epochs)
 
     if ALBUMENTATIONS_X:
 
@@ -96,7 +100,7 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
             return self._draw(self._chance(), params["shape"][:2])
 
         def _chance(self) -> np.random.Generator:
-            """A loader's workers all go on from one state, in every epoch anew: each gets a generator of its own."""
+            """A loader's workers continue from one state, again in every epoch: each gets a generator of its own."""
             worker = get_worker_info()
             if worker is not None and worker.seed != self._worker_seed:
                 self._worker_seed = worker.seed
@@ -106,7 +110,8 @@ class PolicyTransform(A.DualTransform):  # type: ignore[misc]
 
     def _draw(self, generator: np.random.Generator, size: Sequence[int]) -> dict[str, Any]:
         """What the `apply` methods are given."""
-        deeds = self._plan.decode_one(generator.random(self._plan.width).tolist())
+        plan = self._ours.plan
+        deeds = plan.decode_one(generator.random(plan.width).tolist())
         return {"deeds": deeds, "height": size[0], "width": size[1]}
 
     def apply(self, img: Any, deeds: Sequence[Deed], **params: Any) -> Any:

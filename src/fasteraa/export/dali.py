@@ -1,6 +1,6 @@
 """DALI: a Policy for `apply_auto_augment`, made of DALI's own operators, on its CPU and GPU backends.
 
-DALI's ready-made augmentations round, fill and turn otherwise than Pillow, so these are written anew: levels in whole
+DALI's ready-made augmentations round, fill and turn otherwise than Pillow, so these are written for it: levels in whole
 numbers and float32 with truncation, geometry on Pillow's 16.16 grid of coefficients. They take HWC uint8 RGB images.
 """
 
@@ -86,7 +86,7 @@ class _Plan:
         self._most = max((len(options) for options in self._table), default=1)
 
     def passes(self, data: Node, row: Node) -> Node:
-        """As many sub-policies, each drawn anew, as are drawn first."""
+        """As many sub-policies, each drawn again, as are drawn first."""
         shares = self._policy.strength.passes
         number = fn.random.choice(len(shares), p=list(shares))
         for k in range(len(shares) - 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fasteraa._version import __version__
 from fasteraa.export.fidelity import lines
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.documents import printable
 
 _FILE = '''\
 """{title} for {target}. Written by fasteraa {version}, which it needs.
@@ -38,5 +39,5 @@ def embed(policy: Policy, target: str, about: str) -> str:
 
 def title(policy: Policy) -> str:
     """The policy's name and hash, fit to stand in a docstring."""
-    name = policy.name.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
-    return f"Policy {' '.join(name.split())} ({policy.hash[:19]})"
+    name = printable(" ".join(policy.name.split())).encode("ascii", "replace").decode()
+    return f"Policy {name.replace(chr(92), '/').replace(chr(34), chr(39))} ({policy.hash[:19]})"

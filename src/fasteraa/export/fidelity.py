@@ -34,7 +34,7 @@ class Fidelity:
 
 EXACT = Fidelity("exact")
 OURS = Fidelity("exact", note="by fasteraa")
-POOL = Fidelity("exact", note="give it a pool of partners")
+POOL = Fidelity("exact", note="partners: the last 64 images, or a pool")
 UP_TO_128 = Fidelity("exact", note="up to 128 pixels; beyond, under 1% look at a neighbour")
 PARTNERS_IN_BATCH = Fidelity("exact", note="partners come from the batch")
 
@@ -55,6 +55,7 @@ def unsupported(note: str) -> Fidelity:
 class Coverage:
     ops: Mapping[str, Fidelity]
     others: Fidelity  # operations without a row
+    no_schedule: str = ""  # why it cannot follow the epochs of a training; empty if it can
 
 
 _TIMM = (
@@ -83,6 +84,7 @@ COVERAGE: dict[str, Coverage] = {
             "cutout": approximate(0, "never over the border; square on square images; grey ones need a grey hole_fill"),
         },
         unsupported("export without --native"),
+        "a tree of its own transforms knows no epoch: export without --native",
     ),
     "kornia": Coverage({"sample_pairing": PARTNERS_IN_BATCH}, EXACT),
     "dali": Coverage(
@@ -93,6 +95,7 @@ COVERAGE: dict[str, Coverage] = {
             "sample_pairing": _NO_PARTNERS,
         },
         unsupported("augment with kornia's target after DALI's decoding"),
+        "its pipeline is built once, for all epochs: augment with kornia's target after DALI's decoding",
     ),
     "keras": Coverage({"sample_pairing": PARTNERS_IN_BATCH}, EXACT),
     "python": Coverage({**dict.fromkeys((*_TIMM, "flip", "cutout"), EXACT), "sample_pairing": POOL}, _PILLOW_FILE),
@@ -120,6 +123,10 @@ def live(policy: Policy) -> Policy:
 def check(policy: Policy, target: str) -> dict[str, Fidelity]:
     """The fidelity of each operation of the policy; raises if there is one that the target cannot do."""
     found = {op: fidelity_of(op, target) for op in live(policy).ops}
+    if policy.scheduled and (why := COVERAGE[target].no_schedule):
+        raise ExportError(
+            f"{target} cannot follow the schedule of the policy: {why}; or export policy.flattened(), its mean"
+        )
     for op, fidelity in found.items():
         if fidelity.kind == "unsupported":
             raise ExportError(

@@ -17,7 +17,7 @@ from torch import Tensor
 from fasteraa.errors import ExportError, ImageError
 from fasteraa.export.embed import embed
 from fasteraa.policy.apply import apply_draw
-from fasteraa.policy.draw import plan_of
+from fasteraa.policy.current import CurrentPlan
 from fasteraa.policy.policy import Policy
 
 
@@ -50,14 +50,19 @@ class PolicyLayer(keras.layers.Layer):  # type: ignore[misc]
         self.seed = seed
         self.chance = keras.random.SeedGenerator(seed)
         self.supports_jit = False
-        self._plan = plan_of(self.policy)
+        self._current = CurrentPlan(self.policy)
+
+    def set_epoch(self, epoch: int, epochs: int | None = None) -> None:
+        """As of `policy.transform()`, for a policy with a schedule: from a callback's `on_epoch_begin`."""
+        self._current.set_epoch(epoch, epochs)
 
     def call(self, images: Tensor, training: bool = True) -> Tensor:
         if not training or 0 in images.shape:
             return images
         levels = self._levels(images if images.ndim == 4 else images[None])
-        uniform = keras.random.uniform((len(levels), self._plan.width), dtype="float64", seed=self.chance)
-        out = apply_draw(self.policy, self._plan, levels, self._plan.decode(uniform)).permute(0, 2, 3, 1)
+        plan = self._current.plan
+        uniform = keras.random.uniform((len(levels), plan.width), dtype="float64", seed=self.chance)
+        out = apply_draw(self.policy, plan, levels, plan.decode(uniform)).permute(0, 2, 3, 1)
         return self._like(out if images.ndim == 4 else out[0], images.dtype)
 
     def _levels(self, images: Tensor) -> Tensor:

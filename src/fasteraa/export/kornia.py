@@ -12,7 +12,8 @@ from torch import Tensor
 from fasteraa.export.embed import embed
 from fasteraa.images import check_batch
 from fasteraa.policy.apply import apply_draw, apply_mask, apply_points
-from fasteraa.policy.draw import Deed, plan_of
+from fasteraa.policy.current import CurrentPlan
+from fasteraa.policy.draw import Deed
 from fasteraa.policy.policy import Policy
 
 
@@ -30,11 +31,15 @@ class PolicyAugmentation(GeometricAugmentationBase2D):  # type: ignore[misc]
     def __init__(self, policy: Policy):
         super().__init__(p=1.0)
         self.policy = policy
-        self._plan = plan_of(policy)
+        self._current = CurrentPlan(policy)
+
+    def set_epoch(self, epoch: int, epochs: int | None = None) -> None:
+        """As of `policy.transform()`, for a policy with a schedule."""
+        self._current.set_epoch(epoch, epochs)
 
     def generate_parameters(self, batch_shape: Any) -> dict[str, Tensor]:
         drawn = min(1, batch_shape[0]) if self.same_on_batch else batch_shape[0]
-        uniform = torch.rand(drawn, self._plan.width, dtype=torch.float64)
+        uniform = torch.rand(drawn, self._current.plan.width, dtype=torch.float64)
         return {"uniform": uniform.expand(batch_shape[0], -1)}
 
     def apply_transform(self, input: Tensor, params: dict[str, Tensor], flags: Any, transform: Any = None) -> Tensor:
@@ -42,7 +47,8 @@ class PolicyAugmentation(GeometricAugmentationBase2D):  # type: ignore[misc]
             return input
         levels = (input.detach() * 255).round().clamp(0, 255).to(torch.uint8)
         check_batch(levels, soft=False)
-        out = apply_draw(self.policy, self._plan, levels, self._plan.decode(params["uniform"]))
+        plan = self._current.plan
+        out = apply_draw(self.policy, plan, levels, plan.decode(params["uniform"]))
         return out.to(input.dtype) / 255
 
     def compute_transformation(self, input: Tensor, params: dict[str, Tensor], flags: Any) -> Tensor:
@@ -59,7 +65,7 @@ class PolicyAugmentation(GeometricAugmentationBase2D):  # type: ignore[misc]
         return torch.stack(moved) if moved else input
 
     def _deeds(self, numbers: list[float]) -> list[Deed]:
-        return self._plan.decode_one(numbers)
+        return self._current.plan.decode_one(numbers)
 
     def _matrix(self, deeds: list[Deed], width: int, height: int) -> Tensor:
         """From where three corners of the first pixel go: shifts are by whole pixels, as the image's are."""

@@ -13,14 +13,15 @@ from fasteraa.export.fidelity import lines, live
 from fasteraa.ops import find
 from fasteraa.ops.declare import SIDES
 from fasteraa.policy.draw import POSITIVE
-from fasteraa.policy.policy import Choice, Policy
+from fasteraa.policy.policy import Choice, Policy, SubPolicy
 
 
 def render(policy: Policy) -> str:
     source = files("fasteraa.export").joinpath("_standalone.py").read_text(encoding="utf-8")
     head = "\n".join([f"{title(policy)}, written by fasteraa {__version__}.", "", *lines(policy, "python")])
     literal = pformat(_content(live(policy)), width=118, sort_dicts=False)
-    return source.replace("TITLE", head, 1).replace("POLICY: dict = {}", f"POLICY = {literal}", 1)
+    with_policy = source.replace("POLICY: dict = {}", f"POLICY = {literal}", 1)
+    return with_policy.replace("TITLE", head, 1)  # last: a name may hold anything
 
 
 def text(policy: Policy, path: Path) -> str:
@@ -29,15 +30,16 @@ def text(policy: Policy, path: Path) -> str:
 
 def _content(policy: Policy) -> dict[str, Any]:
     """Only what can happen: (share, number of passes), and (weight, stages) of each sub-policy, where a stage holds
-    (weight, op, probability, low, high, positive).
+    (weight, op, probability, low, high, positive). Of a policy with a schedule the parts: (end, sub-policies).
     """
-    subs = [
-        (sub.weight, [[_option(choice) for choice in stage if choice.weight > 0] for stage in sub.stages])
-        for sub in policy.sub_policies
-    ]
+    parts = [(part.end, [_sub(sub) for sub in part.policy.sub_policies]) for part in policy.parts]
     passes = [(share, number) for number, share in enumerate(policy.strength.passes) if share > 0]
     spans = {op: _span(policy, op) for op in policy.ops if find(op).span is not None}
-    return {"fill": policy.fill, "hole_fill": policy.hole_fill, "spans": spans, "passes": passes, "sub_policies": subs}
+    return {"fill": policy.fill, "hole_fill": policy.hole_fill, "spans": spans, "passes": passes, "parts": parts}
+
+
+def _sub(sub: SubPolicy) -> tuple[Any, ...]:
+    return (sub.weight, [[_option(choice) for choice in stage if choice.weight > 0] for stage in sub.stages])
 
 
 def _option(choice: Choice) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from fasteraa.errors import ExportError
 from fasteraa.export.embed import embed
 from fasteraa.images import fill_for, join_alpha, split_alpha
 from fasteraa.ops import physical
-from fasteraa.policy.draw import Deed, plan_of
+from fasteraa.policy.draw import Deed
 from fasteraa.policy.policy import Policy
 from fasteraa.policy.transform import PolicyTransform
 
@@ -51,16 +51,20 @@ class PolicyAugment:
     def __init__(self, policy: Policy, pool: Any = None):
         self.policy = policy
         self.pool = pool
-        self._plan = plan_of(policy)
         self._ours = PolicyTransform(policy, pool)
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        self._ours.need_pool()
-        return self.apply(image, self._plan.decode_one([random.random() for _ in range(self._plan.width)]))
+        self._ours.see(image)
+        plan = self._ours.plan
+        return self.apply(image, plan.decode_one([random.random() for _ in range(plan.width)]))
+
+    def set_epoch(self, epoch: int, epochs: int | None = None) -> None:
+        """As of `policy.transform()`, for a policy with a schedule."""
+        self._ours.set_epoch(epoch, epochs)
 
     def apply(self, image: Image.Image, deeds: list[Deed]) -> Image.Image:
         for deed in deeds:
-            image = self._apply_timm(image, deed) if deed.op.name in _NAMES else self._ours._pillow(image, [deed])
+            image = self._apply_timm(image, deed) if deed.op.name in _NAMES else self._ours.apply_pillow(image, [deed])
         return image
 
     def _apply_timm(self, image: Image.Image, deed: Deed) -> Image.Image:

@@ -6,7 +6,8 @@ point in the group `fasteraa.methods`. `fasteraa.testing.methods` has the checks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods.method import Budget, Candidate, Method
@@ -25,6 +26,8 @@ METHODS = Registry(
         "randaugment": "fasteraa.methods.randaugment:RandAugmentGrid",
         "fast-aa": "fasteraa.methods.fast_aa:FastAA",
         "autoaugment": "fasteraa.methods.autoaugment:AutoAugment",
+        "pba": "fasteraa.methods.pba:PopulationBased",
+        "dada": "fasteraa.methods.dada:Dada",
     },
 )
 # What a search asks unless told otherwise.
@@ -32,13 +35,20 @@ DEFAULT_METHODS = ("faster-aa", "op-effects", "published")
 __all__ = ["DEFAULT_METHODS", "METHODS", "Budget", "Candidate", "Method", "make_methods"]
 
 
-def make_methods(names: str | Sequence[str | Method]) -> list[Method]:
-    """`faster-aa,published`, or a list of names and of methods."""
+def make_methods(
+    names: str | Sequence[str | Method], settings: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Method]:
+    """`faster-aa,published`, or a list of names and of methods; those with a name may be given `settings` by name."""
     parts = [part.strip() for part in names.split(",") if part.strip()] if isinstance(names, str) else list(names)
     if not parts:
         raise ConfigError(f"a search needs a method; choices: {', '.join(METHODS.names())}")
-    methods = [part if isinstance(part, Method) else METHODS.load(part)() for part in parts]
+    methods = [part if isinstance(part, Method) else _make(part, (settings or {}).get(part, {})) for part in parts]
     twice = [method.name for method in methods if [each.name for each in methods].count(method.name) > 1]
     if twice:
         raise ConfigError(f"the method {twice[0]!r} was given twice")
     return methods
+
+
+def _make(name: str, settings: Mapping[str, Any]) -> Method:
+    kind: type[Method] = METHODS.load(name)
+    return kind.with_settings(settings) if settings else kind()

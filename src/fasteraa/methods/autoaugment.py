@@ -8,31 +8,20 @@ held-out images of a fold of its own, so that what races on a fold was never rew
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from fasteraa.methods.black_box import (
-    FEWEST,
-    FOLDS,
-    Tried,
-    best_first,
-    candidates_of,
-    payable_trainings,
-    plan,
-    too_little,
-)
-from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.black_box import FEWEST, FOLDS, BlackBox, Tried, best_first, trainings_words
 from fasteraa.methods.space import Space, concatenated, space_of
 from fasteraa.methods.task import Task
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.seeds import deterministic, seeded
 from fasteraa.runtime.settings import Settings, setting
 from fasteraa.train.job import Outcome, TrainJob
-from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Runner, run_jobs
 
 
@@ -52,11 +41,11 @@ class AutoAugmentSettings(Settings):
     kept: int = setting(5, "Of the policies the best so many are concatenated.", least=1)
 
 
-class AutoAugment(Method):
+class AutoAugment(BlackBox):
     """The five best policies of all that the controllers wrote, concatenated; and the best one."""
 
     name = "autoaugment"
-    trains = True
+    settings: AutoAugmentSettings
 
     def __init__(self, settings: AutoAugmentSettings | None = None):
         self.settings = settings or AutoAugmentSettings()
@@ -65,18 +54,16 @@ class AutoAugment(Method):
     def reduced(cls) -> Self:
         return cls(AutoAugmentSettings(policies=6, units=10, steps=2))
 
-    def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
+    def most(self, task: Task) -> int:
+        return self.settings.policies
+
+    def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner) -> list[Tried]:
+        """In turns: the controllers write some policies, these are trained with, the controllers learn."""
         space, settings = space_of(task.config), self.settings
-        if space is None or len(task.folds) < FOLDS:
-            return []
-        planned = plan(
-            task, self.name, settings, lambda: payable_trainings(task, budget, runner, most=settings.policies)
-        )
+        assert space is not None
         count, epochs = planned["trainings"] // FOLDS, planned["epochs"]  # policies of a controller
-        if not count:
-            return too_little(task, self.name, FEWEST, epochs)
         children = max(min(settings.children, count // 10), 1)
-        what = f"{FOLDS * count} trainings of {epochs_words(epochs)} of {task.recipe.network}"
+        what = trainings_words(task, FOLDS * count, epochs)
         task.say(f"autoaugment: {what}, an update of the controllers after every {FOLDS * children}")
         learners = [Learner(space, settings, seed=FOLDS * task.seed + fold) for fold in range(FOLDS)]
         tried: list[Tried] = []
@@ -93,7 +80,7 @@ class AutoAugment(Method):
             if tried and _is_tenth(first, children, count):
                 best = 100 * max(-each.score for each in tried)
                 task.say(f"autoaugment: {FOLDS * (first + children)} trainings, the best accuracy is {best:.1f} %")
-        return candidates_of(tried, self.best)
+        return tried
 
     def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
         policies = best_first(tried)

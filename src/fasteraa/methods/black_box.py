@@ -7,19 +7,20 @@ seem better than they are. So what races on a fold is made, in the same way, of 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from fasteraa.methods.method import Budget, Candidate
-from fasteraa.methods.op_effects import LONG
-from fasteraa.methods.task import Task
+from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.space import space_of
+from fasteraa.methods.task import LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.settings import Settings
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner
+from fasteraa.train.runner import Runner, run_jobs
 
 FOLDS = 2  # on so many a method must have tried policies: what races on one is made of what was tried on the others
 FEWEST = 6  # trainings; of fewer the best says nothing
@@ -31,6 +32,51 @@ class Tried(NamedTuple):
     policy: Policy
     fold: str
     score: float
+
+
+class BlackBox(Method):
+    """A method that trains with policies of its own making and keeps the best of them."""
+
+    trains = True
+    settings: Settings
+
+    def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
+        if space_of(task.config) is None or len(task.folds) < FOLDS:
+            return []
+        planned = plan(task, self.name, self.settings, lambda: self.payable(task, budget, runner))
+        if not planned["trainings"]:
+            return too_little(task, self.name, self.fewest(task), planned["epochs"])
+        return candidates_of(self.tried(task, planned, runner), self.best)
+
+    @abstractmethod
+    def most(self, task: Task) -> int:
+        """Trainings, for which it has any use."""
+
+    def fewest(self, task: Task) -> int:
+        return FEWEST
+
+    def payable(self, task: Task, budget: Budget, runner: Runner) -> Mapping[str, Any]:
+        """What the budget pays for: `trainings`, 0 where those are too few, and the `epochs` of each."""
+        return payable_trainings(task, budget, runner, self.most(task))
+
+    def jobs(self, task: Task, planned: Mapping[str, Any]) -> list[TrainJob]:
+        """The trainings, where all are known from the beginning."""
+        return []
+
+    def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner) -> list[Tried]:
+        """What came of all trainings at once. A method that learns from some for the next ones has its own."""
+        jobs = self.jobs(task, planned)
+        if not jobs:
+            return []
+        task.say(f"{self.name}: {self.words(task, jobs)}")
+        return tried_by(jobs, run_jobs(runner, jobs))
+
+    def words(self, task: Task, jobs: Sequence[TrainJob]) -> str:
+        return trainings_words(task, len(jobs), jobs[0].recipe.epochs)
+
+    @abstractmethod
+    def best(self, tried: Sequence[Tried]) -> Mapping[str, Policy]:
+        """What is made of what was tried, by label, the best guess first."""
 
 
 # --- what a budget pays for ------------------------------------------------------------------------------------------
@@ -64,6 +110,10 @@ def epoch_seconds(task: Task, runner: Runner) -> float:
     """Of one training on a fold; as many as there are folds share the device."""
     jobs = [task.job("uniform", named("uniform"), fold=fold, seed=0) for fold in range(len(task.folds))]
     return max(runner.estimate(jobs) / (len(jobs) * task.recipe.epochs), 1e-9)
+
+
+def trainings_words(task: Task, count: int, epochs: int) -> str:
+    return f"{count} trainings of {epochs_words(epochs)} of {task.recipe.network}"
 
 
 def too_little(task: Task, name: str, trainings: int, epochs: int) -> list[Candidate]:

@@ -1,7 +1,7 @@
 """The settings of a search; a TOML file and the command line override them by name.
 
-The defaults are the paper's, but for `objective` ("paper" is its own), `chunk_size` (8, on ImageNet 16), `critic_norm`
-("batch"), and `epochs` where images are few. docs/how-it-works.md says why.
+The defaults are ours. `paper_settings` are the paper's, by the name `--preset paper`: they differ in `objective`,
+`critic`, `critic_norm`, `chunk_size` and, where images are few, `epochs`. docs/how-it-works.md says why.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fasteraa.errors import ConfigError, FasterAAError, RunError
@@ -23,6 +24,9 @@ NORMS = ("none", "batch")
 PRECISIONS = ("auto", "bf16", "tf32", "float32")
 OBJECTIVES = ("paper", "diverse")
 LEAST_BATCH = 4
+
+
+MOST_STAGES = 2000  # of all sub-policies: what a search and a file can hold with ease
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +104,11 @@ class SearchConfig(Settings):
             raise ConfigError(f"ignore_index must be a class number in 0..255, got {self.ignore_index}")
         if self.batch_size % 2:
             raise ConfigError(f"batch_size must be even (half of a batch is augmented), got {self.batch_size}")
+        if self.sub_policies * self.operation_count > MOST_STAGES:
+            raise ConfigError(
+                f"a policy may have at most {MOST_STAGES} stages in all, got sub_policies = {self.sub_policies} times "
+                f"operation_count = {self.operation_count}"
+            )
         select(self.ops)
         for name, span in self.spans.items():
             check_span(find(name), span)
@@ -119,7 +128,30 @@ class SearchConfig(Settings):
 
 
 PAPER_EPOCHS, LEAST_STEPS = 20, 300  # with fewer steps the critic is too crude to follow
-BESIDE = ("run", "race", "train")  # tables that a run keeps beside [search]
+TRAIN_CHUNK = 16  # images that share a sub-policy while a network is trained with the paper's policy (ImageNet: 32)
+_PAPER: Mapping[str, Any] = MappingProxyType(
+    {
+        "objective": "paper",
+        "sub_policies": 10,
+        "operation_count": 2,
+        "epochs": PAPER_EPOCHS,
+        "critic": "wrn-40-2",
+        "critic_norm": "batch",
+        "chunk_size": 8,
+        "choice_temperature": 0.05,
+        "gate_temperature": 0.05,
+        "learning_rate": 1e-3,
+        "beta1": 0.0,
+        "beta2": 0.999,
+        "class_weight": 0.1,
+        "penalty": 10.0,
+        "batch_size": 128,
+        "crop": 0.125,
+        "flip": True,
+    }
+)
+_PAPER_IMAGENET: Mapping[str, Any] = MappingProxyType({"critic": "resnet-50", "chunk_size": 16})
+BESIDE = ("run", "race", "train", "methods")  # tables that a run keeps beside [search]
 RENAMED: dict[str, str] = {"backbone": "critic"}
 # settings with which a run may be resumed that was begun with others
 _MAY_CHANGE = ("epochs", "fast", "kernels", "deterministic")
@@ -134,6 +166,22 @@ def settled(config: SearchConfig, images: int) -> SearchConfig:
         return config
     steps_per_epoch = images // config.batch_size
     return dataclasses.replace(config, epochs=max(PAPER_EPOCHS, math.ceil(LEAST_STEPS / steps_per_epoch)))
+
+
+def paper_settings(source: str = "cifar10") -> dict[str, Any]:
+    """The search of the paper, every setting said, on a named set.
+
+    From its section "Experimental Settings": L = 10 sub-policies of K = 2 stages; 20 epochs; WRN-40-2, on ImageNet
+    ResNet-50, as they are in Fast AutoAugment's repository, so with batch norm; chunks of 8 images, on ImageNet 16;
+    both temperatures 0.05; Adam with a rate of 1e-3 and betas (0, 0.999); epsilon 0.1; a penalty of 10. The size of the
+    subset is in `fasteraa.data.RECIPES`, the chunks of a training in `TRAIN_CHUNK`.
+
+    From the authors' code, where the paper is silent: batches of 128, of which half are augmented; a uniform start.
+    From Fast AutoAugment's repository, whose preprocessing the paper takes over: crop with 4 of 32 pixels, flip.
+    Ours: the penalty's length is taken over an image (the authors' code: over channels at each pixel), operations are
+    Pillow's (theirs: posterize does nothing), and sharpness has a magnitude (as in every earlier system).
+    """
+    return {**_PAPER, **(_PAPER_IMAGENET if source == "imagenet" else {})}
 
 
 def make_config(settings: Mapping[str, Any]) -> SearchConfig:

@@ -16,7 +16,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -26,16 +26,16 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Generator
 
-from fasteraa.errors import ConfigError
-from fasteraa.methods.black_box import Tried, candidates_of, epoch_seconds, plan, too_little
-from fasteraa.methods.method import Budget, Candidate, Method
-from fasteraa.methods.op_effects import LONG
+from fasteraa.errors import ConfigError, RunError, reason
+from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds
+from fasteraa.methods.method import Budget
 from fasteraa.methods.space import Code, Space, concatenated, space_of
-from fasteraa.methods.task import Task
+from fasteraa.methods.task import LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.device import find_device
-from fasteraa.runtime.files import explain_os_error, write_atomic
+from fasteraa.runtime.documents import MOST_BYTES, parse_json, read_bytes
+from fasteraa.runtime.files import append_line, sealed, unsealed, write_atomic
 from fasteraa.runtime.settings import Settings, setting
 from fasteraa.train.device_batches import DeviceFeed
 from fasteraa.train.guess import Guess, load_guess
@@ -58,11 +58,11 @@ class FastAASettings(Settings):
     kept: int = setting(10, "The best so many policies of each fold are concatenated.", least=1)
 
 
-class FastAA(Method):
+class FastAA(BlackBox):
     """The best policies of all folds, concatenated: ten of each, and one of each."""
 
     name = "fast-aa"
-    trains = True
+    settings: FastAASettings
 
     def __init__(self, settings: FastAASettings | None = None):
         if find_spec("optuna") is None:
@@ -73,25 +73,38 @@ class FastAA(Method):
     def reduced(cls) -> Self:
         return cls(FastAASettings(trials=12, passes=2, kept=2))
 
-    def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
-        space, settings = space_of(task.config), self.settings
-        if space is None:
-            return []
-        planned = plan(task, self.name, settings, lambda: payable_trials(task, budget, runner, settings))
-        if not planned["trials"]:
-            return too_little(task, self.name, len(task.folds) + 1, planned["epochs"])
-        jobs = clean_jobs(task, planned["epochs"])
+    def most(self, task: Task) -> int:
+        return len(task.folds)  # a network each
+
+    def fewest(self, task: Task) -> int:
+        return len(task.folds) + 1  # some trials must be paid for, too
+
+    def payable(self, task: Task, budget: Budget, runner: Runner) -> dict[str, Any]:
+        return payable_trials(task, budget, runner, self.settings)
+
+    def jobs(self, task: Task, planned: Mapping[str, Any]) -> list[TrainJob]:
+        """A network on each fold, trained without a policy."""
+        jobs = [
+            task.job("none", named("none"), fold=fold, seed=task.seed + fold, epochs=planned["epochs"])
+            for fold in range(len(task.folds))
+        ]
+        return [replace(job, keep_network=True) for job in jobs]
+
+    def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner) -> list[Tried]:
+        """By trials with these networks, not by trainings."""
+        jobs, space, settings = self.jobs(task, planned), space_of(task.config), self.settings
+        assert space is not None
         what = f"{len(jobs)} networks of {epochs_words(planned['epochs'])} of {task.recipe.network}"
         task.say(f"fast-aa: {what}, then up to {planned['trials']} trials with each")
         outcomes = run_jobs(runner, jobs)
         tried: list[Tried] = []
         for job in [job for job in jobs if job.key in outcomes and not outcomes[job.key].failed]:
             scorer = Scorer(job, runner.cache.network(job), settings.passes, find_device(task.device))
-            journal = Journal.of(runner.cache.folder / "trials", job, space, settings)
+            journal = Journal.of(task.folder_of(self.name), job, space, settings)
             seconds = planned.get("trial_seconds", math.inf)
             trials = search(space, scorer, journal, planned["trials"], seconds, job.seed, task.say)
             tried += [Tried(space.decode(each.code), job.split.name, each.error) for each in trials]
-        return candidates_of(tried, self.best)
+        return tried
 
     def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
         kept = {"fast-aa": self.settings.kept, "fast-aa-best": 1}
@@ -128,13 +141,6 @@ def payable_trials(task: Task, budget: Budget, runner: Runner, settings: FastAAS
     return {"trainings": folds, "epochs": epochs, "trials": settings.trials, **limit}
 
 
-def clean_jobs(task: Task, epochs: int) -> list[TrainJob]:
-    """A network on each fold, trained without a policy."""
-    folds = range(len(task.folds))
-    jobs = [task.job("none", named("none"), fold=fold, seed=task.seed + fold, epochs=epochs) for fold in folds]
-    return [replace(job, keep_network=True) for job in jobs]
-
-
 class Scorer:
     """How many of a fold's held-out images its network does not recognise when a policy augments them."""
 
@@ -168,38 +174,51 @@ class Trial(NamedTuple):
 
 
 class Journal:
-    """The trials of a fold, a line of JSON each, written as soon as one is finished."""
+    """The trials of a fold, a sealed line of JSON each, written as soon as one is finished; without a file, none are
+    kept. `sizes` are those of the codes of the space.
+    """
 
-    def __init__(self, file: Path):
+    def __init__(self, file: Path | None, sizes: Sequence[int]):
         self.file = file
+        self.sizes = tuple(sizes)
 
     @classmethod
-    def of(cls, folder: Path, job: TrainJob, space: Space, settings: FastAASettings) -> Journal:
+    def of(cls, folder: Path | None, job: TrainJob, space: Space, settings: FastAASettings) -> Journal:
         """One for whatever would make it other trials."""
         parts = (job.key, str(space), settings.passes, job.seed)
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-        return cls(folder / f"fast-aa-{job.seed}-{key}.jsonl")
+        return cls(folder and folder / f"{job.seed}-{key}.jsonl", space.sizes)
 
     def read(self) -> list[Trial]:
-        """Up to a line that a crash cut off, which is forgotten."""
+        """Up to a line that a crash cut off or something changed: it and what follows is forgotten."""
         trials: list[Trial] = []
-        text = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
-        for line in text.splitlines():
+        if self.file is None or not self.file.exists():
+            return trials
+        try:
+            content = read_bytes(self.file, MOST_BYTES)
+        except (OSError, ValueError) as error:
+            why = reason(error) if isinstance(error, OSError) else error
+            raise RunError(f"{str(self.file)!r} could not be read: {why}") from error
+        for line in content.splitlines():
             try:
-                code, error, seconds = json.loads(line)
-                trials.append(Trial(tuple(map(int, code)), float(error), float(seconds)))
-            except (ValueError, TypeError):
+                trials.append(self._trial(line))
+            except (RunError, ValueError, TypeError, KeyError):
                 break
-        whole = "".join(json.dumps(trial) + "\n" for trial in trials)
-        if text != whole:
+        whole = "".join(json.dumps(sealed(trial._asdict())) + "\n" for trial in trials).encode()
+        if content != whole:
             write_atomic(self.file, whole)
         return trials
 
+    def _trial(self, line: bytes) -> Trial:
+        row = unsealed(parse_json(line.decode(), nan=False), needed=True)
+        code = tuple(map(int, row["code"]))
+        if len(code) != len(self.sizes) or not all(0 <= c < size for c, size in zip(code, self.sizes, strict=True)):
+            raise ValueError(f"the code {code} is not one of the space")
+        return Trial(code, float(row["error"]), float(row["seconds"]))
+
     def append(self, trial: Trial) -> None:
-        with explain_os_error(self.file):
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(trial) + "\n")
+        if self.file is not None:
+            append_line(self.file, sealed(trial._asdict()))
 
 
 def search(

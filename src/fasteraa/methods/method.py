@@ -12,15 +12,18 @@ from fasteraa.errors import ConfigError
 from fasteraa.policy.policy import Policy
 
 if TYPE_CHECKING:
+    from fasteraa.methods.config import SearchConfig
     from fasteraa.methods.task import Task
+    from fasteraa.runtime.run_folder import RunFolder
+    from fasteraa.runtime.settings import Settings
     from fasteraa.train.runner import Runner
 
 
 class Expected(NamedTuple):
-    """An error before it is measured, relative to that of the middling policy on the same data."""
+    """What training with a policy will do to the loss, before it is measured."""
 
-    error: float
-    spread: float  # one standard deviation between kinds of data
+    effect: float  # logarithm of the loss relative to that of `none`: -0.1 is about ten percent less
+    spread: float  # one standard deviation
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,9 @@ class Candidate:
     policy: Policy
     expected: Expected | None = None  # None: only what the race measures counts
     on_folds: Mapping[str, Policy] = field(default_factory=dict)  # what races there in its place
-    details: Mapping[str, Any] = field(default_factory=dict)  # what else its method knows, for Result.details
+    # What else its method knows, for Result.details. Of any method: `finished` (False if a time limit ended it early),
+    # `done` (how far it came, in words), `origin` (where its policies were made, for the policy file).
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def policy_on(self, fold: str) -> Policy:
         """A policy made from trainings must not be measured on images that it was made with."""
@@ -76,11 +81,29 @@ class Method(ABC):
 
     name: str
     trains = False  # True: it asks the runner for trainings, so it shares the time of the race
+    settings: Settings | None = None  # its own, where it has any: then it can be made with others, `cls(settings)`
+
+    @classmethod
+    def with_settings(cls, values: Mapping[str, Any]) -> Self:
+        """With settings by name, as TOML files and `--set METHOD.SETTING=VALUE` have them; the others as they are."""
+        own = cls().settings
+        if own is None:
+            raise ConfigError(f"the method {cls.name!r} has no settings of its own, got {', '.join(values)}")
+        try:
+            return cls(type(own).make(values))  # type: ignore[call-arg]
+        except ConfigError as error:
+            raise ConfigError(f"of the method {cls.name}, {error}") from error
 
     @classmethod
     def reduced(cls) -> Self:
         """With settings with which it takes seconds, for tests; its own where it is quick anyway."""
         return cls()
+
+    def check(self, config: SearchConfig) -> None:  # noqa: B027 (most have nothing to check)
+        """ConfigError for settings that it cannot work with. Called before images are read."""
+
+    def check_resumable(self, folder: RunFolder, config: SearchConfig) -> None:  # noqa: B027
+        """RunError if what it left in the folder of a run cannot be continued. Called before anything is changed."""
 
     @abstractmethod
     def candidates(self, task: Task, budget: Budget, runner: Runner) -> Sequence[Candidate]:

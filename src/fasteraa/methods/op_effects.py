@@ -18,22 +18,22 @@ from typing import Any
 import numpy as np
 
 from fasteraa.methods.method import Budget, Candidate, Method
-from fasteraa.methods.task import Task
-from fasteraa.ops import OPS, select
+from fasteraa.methods.space import operations_to_test
+from fasteraa.methods.task import EXPERIMENT, LONG, Task
+from fasteraa.ops import OPS
 from fasteraa.policy.named import EFFECTS, weighted
 from fasteraa.policy.policy import Policy
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Runner, run_jobs
 
-FEWEST, MOST = 18, 54  # trainings; fewer tell too little, more are better spent on the race
-LONG = 1.5  # times the shortest informative training: longer ones are not worth it here
+FEWEST, MOST = EXPERIMENT, 54  # trainings; fewer tell too little, more are better spent on the race
 # caution and dose of policies that are made of what helps
 WEIGHTED = {"weighted": (12, 2), "weighted-strong": (5, 2), "weighted-3-ops": (16, 3)}
-_DOSES = (1, 2, 3)  # operations that an image meets, in the mean
+_DOSES = (1, 2, 3)  # operations on an image, on average
 _REACHES = (0.35, 0.7, 1.0)  # the largest magnitude of warps
 _FEWEST = 4  # a policy has at least one of so many operations
-_EXPECTED_REACH = 1.3  # warps that go far do harm in the mean, too
+_EXPECTED_REACH = 1.3  # warps that go far do harm on average, too
 _SPREAD = 5.0  # of effects between kinds of data, one standard deviation in %
 _NOISES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 30.0)  # of a training, in %: the likeliest one is taken
 
@@ -153,19 +153,14 @@ class Effects:
         caution = max(caution, min(self.of.values()) + 1)
         return weighted(self.of, caution, dose, warps=_REACHES[0] if self.reach > 0 else _REACHES[-1])
 
-    def words(self) -> str:
-        ranked = sorted(self.of, key=lambda name: self.of[name])
-        return ", ".join(f"{name} {round(self.of[name]):+d} ± {2 * self.errors[name]:.0f}" for name in ranked)
+    def words(self, op: str) -> str:
+        """`rotate -3 ± 2`: two standard errors."""
+        return f"{op} {round(self.of[op]):+d} ± {2 * self.errors[op]:.0f}"
 
     def table(self) -> dict[str, Any]:
         """For the artifact."""
         of = {op: [round(self.of[op], 2), round(self.errors[op], 2)] for op in self.of}
         return {"trainings": self.trainings, "of": of, "reach": round(self.reach, 2)}
-
-
-def operations_to_test(ops: Sequence[str] | None) -> list[str]:
-    """Not the flip: trainings flip as their recipe says."""
-    return [row.name for row in select(ops) if row.name != "flip"]
 
 
 def drawn(count: int, ops: Sequence[str], seed: int) -> list[Policy]:
@@ -183,7 +178,7 @@ def _draw(ops: Sequence[str], rng: Random) -> Policy:
 
 
 def fit(policies: Sequence[Policy], losses: Sequence[float], folds: Sequence[str], ops: Sequence[str]) -> Effects:
-    """Bayes' line through the logarithms of losses; each fold (images that were held back) has a level of its own."""
+    """Bayes' line through the logarithms of losses; each fold (images that were held out) has a level of its own."""
     x = _within(np.array([features(policy, ops) for policy in policies]), folds)
     y = _within(100 * np.log(np.array(losses)), folds)
     expected = np.array([*(EFFECTS.get(op, 0.0) for op in ops), 0.0, 0.0, _EXPECTED_REACH])

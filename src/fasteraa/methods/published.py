@@ -4,8 +4,39 @@ from __future__ import annotations
 
 from fasteraa.methods.method import Budget, Candidate, Method
 from fasteraa.methods.task import Task
-from fasteraa.policy.named import RACED, RACED_FINE_TUNING, named
+from fasteraa.policy.named import named
 from fasteraa.train.runner import Runner
+
+# What races by default, and whether it can be made of a choice of operations.
+RACED = {
+    "none": False,
+    "trivialaugment-wide": False,
+    "uniform-x2": True,
+    "general-or-trivial": True,
+    "general": True,
+    "autoaugment-cifar10": False,
+    "randaugment-2-14": False,
+    "uniform": True,
+    "color-ops-x2": False,
+    "randaugment-3-14": False,
+    "uniform-half": True,
+    "autoaugment-svhn": False,
+    "autoaugment-imagenet": False,
+    "uniform-x3": True,
+}
+
+
+# What races where a pretrained network is fine-tuned, the likeliest first: crop and flip come with every training.
+RACED_FINE_TUNING = {
+    "none": False,
+    "trivialaugment-wide": False,
+    "randaugment-m9": False,
+    "three-augment": False,
+    "general-mild": True,
+    "uniform-half": True,
+    "general-or-trivial": True,
+    "uniform-x2": True,
+}
 
 
 class Published(Method):

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from fasteraa.errors import ConfigError
-from fasteraa.methods.black_box import (
-    FEWEST,
-    Tried,
-    best_first,
-    candidates_of,
-    payable_trainings,
-    plan,
-    too_little,
-    tried_by,
-)
-from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.black_box import BlackBox, Tried, best_first
 from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.settings import Settings, setting
-from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, run_jobs
+from fasteraa.train.job import TrainJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +30,11 @@ class RandAugmentSettings(Settings):
                 raise ConfigError(f"{name} must be whole numbers in {low}..{high}, got {list(values)}")
 
 
-class RandAugmentGrid(Method):
+class RandAugmentGrid(BlackBox):
     """The best pairs of n and m."""
 
     name = "randaugment"
-    trains = True
+    settings: RandAugmentSettings
 
     def __init__(self, settings: RandAugmentSettings | None = None):
         self.settings = settings or RandAugmentSettings()
@@ -54,28 +43,26 @@ class RandAugmentGrid(Method):
     def reduced(cls) -> Self:
         return cls(RandAugmentSettings(n=(1, 2), m=(9, 21)))
 
-    def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
-        settings, folds = self.settings, range(len(task.folds))
-        most = len(settings.n) * len(settings.m) * len(folds)
-        planned = plan(task, self.name, settings, lambda: payable_trainings(task, budget, runner, most))
-        if not planned["trainings"]:
-            return too_little(task, self.name, FEWEST, planned["epochs"])
-        pairs = payable_grid(settings, planned["trainings"] // len(folds))
+    def most(self, task: Task) -> int:
+        return len(self.settings.n) * len(self.settings.m) * len(task.folds)
+
+    def jobs(self, task: Task, planned: Mapping[str, Any]) -> list[TrainJob]:
+        """Each pair of n and m on every fold; on a fold all networks begin alike."""
+        folds = range(len(task.folds))
+        pairs = payable_grid(self.settings, planned["trainings"] // len(folds))
         policies = [policy for n, m in pairs if (policy := randaugment(n, m, task.config.ops)) is not None]
-        jobs = [
+        return [
             task.job(policy.name, policy, fold=fold, seed=task.seed + fold, epochs=planned["epochs"])
             for policy in policies
             for fold in folds
         ]
-        if not jobs:
-            return []
-        what = f"{len(jobs)} trainings of {epochs_words(planned['epochs'])} of {task.recipe.network}"
-        task.say(f"randaugment: {what}, {len(policies)} pairs of n and m on {len(folds)} folds")
-        return candidates_of(tried_by(jobs, run_jobs(runner, jobs)), best)
 
+    def words(self, task: Task, jobs: Sequence[TrainJob]) -> str:
+        folds = len(task.folds)
+        return f"{super().words(task, jobs)}, {len(jobs) // folds} pairs of n and m on {folds} folds"
 
-def best(tried: Sequence[Tried]) -> dict[str, Policy]:
-    return dict(zip(("randaugment-grid", "randaugment-grid-second"), best_first(tried), strict=False))
+    def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
+        return dict(zip(("randaugment-grid", "randaugment-grid-second"), best_first(tried), strict=False))
 
 
 def payable_grid(settings: RandAugmentSettings, pairs: int) -> list[tuple[int, int]]:

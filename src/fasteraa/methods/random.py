@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Self
+from typing import Any, Self
 
-from fasteraa.methods.black_box import (
-    FEWEST,
-    Tried,
-    best_first,
-    candidates_of,
-    payable_trainings,
-    plan,
-    too_little,
-    tried_by,
-)
-from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.black_box import FEWEST, BlackBox, Tried, best_first
 from fasteraa.methods.space import Space, concatenated, space_of
 from fasteraa.methods.task import Task
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.settings import Settings, setting
 from fasteraa.train.job import TrainJob
-from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, run_jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +23,11 @@ class RandomSettings(Settings):
     kept: int = setting(5, "Of these the best so many become one policy, as AutoAugment does it.", least=1)
 
 
-class RandomSearch(Method):
+class RandomSearch(BlackBox):
     """The best policies of those that were drawn, alone and concatenated."""
 
     name = "random"
-    trains = True
+    settings: RandomSettings
 
     def __init__(self, settings: RandomSettings | None = None):
         self.settings = settings or RandomSettings()
@@ -48,19 +36,13 @@ class RandomSearch(Method):
     def reduced(cls) -> Self:
         return cls(RandomSettings(policies=12))
 
-    def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
-        space, settings = space_of(task.config), self.settings
-        if space is None:
-            return []
-        planned = plan(
-            task, self.name, settings, lambda: payable_trainings(task, budget, runner, most=settings.policies)
-        )
-        if not planned["trainings"]:
-            return too_little(task, self.name, FEWEST, planned["epochs"])
-        jobs = drawn_jobs(task, space, planned["trainings"], planned["epochs"])
-        task.say(f"random: {len(jobs)} trainings of {epochs_words(planned['epochs'])} of {task.recipe.network}")
-        tried = tried_by(jobs, run_jobs(runner, jobs))
-        return candidates_of(tried, self.best)
+    def most(self, task: Task) -> int:
+        return self.settings.policies
+
+    def jobs(self, task: Task, planned: Mapping[str, Any]) -> list[TrainJob]:
+        space = space_of(task.config)
+        assert space is not None
+        return drawn_jobs(task, space, planned["trainings"], planned["epochs"])
 
     def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
         """The best few together first: which of them is the best is mostly luck."""

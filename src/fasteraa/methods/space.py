@@ -12,8 +12,7 @@ from random import Random
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.op_effects import operations_to_test
-from fasteraa.ops import Span, find
+from fasteraa.ops import Span, find, select
 from fasteraa.policy.policy import Choice, Policy, SubPolicy
 
 PROBABILITIES, MAGNITUDES = 11, 10  # steps from 0 to 1, both ends among them
@@ -76,6 +75,11 @@ class Space:
         yield self.ops.index(choice.op) if choice.op in self.ops else -1
         yield round(choice.probability * (PROBABILITIES - 1))
         yield round(choice.range[1] * (MAGNITUDES - 1))
+
+
+def operations_to_test(ops: Sequence[str] | None) -> list[str]:
+    """Not the flip: trainings flip as their recipe says."""
+    return [row.name for row in select(ops) if row.name != "flip"]
 
 
 def space_of(config: SearchConfig) -> Space | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from fasteraa.data import ImageSet
 from fasteraa.methods.config import SearchConfig
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.progress import Progress, Silent
+from fasteraa.runtime.ranks import ALONE, Ranks
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import TrainRecipe
@@ -18,6 +20,8 @@ from fasteraa.train.split import Split
 
 FOLDS = 3  # few: each training then has many images to be measured on
 LEAST_EPOCHS = 4
+LONG = 1.5  # times the shortest informative training: methods and races gain nothing by longer ones
+EXPERIMENT = 18  # trainings, at least, of a method that trains: for so many the number of images is planned
 # A network that has seen each image 17 times prefers no augmentation where one that has seen them 60 times or more
 # profits from it; of few images it must have seen more: 180 steps on 240 of them told nothing.
 # Rather fewer images, candidates and rounds than shorter trainings.
@@ -34,11 +38,14 @@ class Task:
     device: str = "auto"
     recipe: TrainRecipe = field(default_factory=TrainRecipe)  # the training that judges
     folds: tuple[Split, ...] = ()
+    validation: ImageSet | None = None  # the images that judge in the race, where somebody brought them
+    metric: str = "error"  # that must be low: error, balanced-error or loss
     folder: RunFolder | None = None
     resume: bool = False
     decisions: Decisions = field(default_factory=lambda: Decisions(None, ""))
     progress: Progress = field(default_factory=Silent)
-    until: float = math.inf  # the moment (time.monotonic()) at which a method without trainings must end
+    until: float = math.inf  # the moment (time.time()) at which a method without trainings must end
+    ranks: Ranks = ALONE  # processes that share a method's own gradient loop
 
     @property
     def seed(self) -> int:
@@ -47,6 +54,10 @@ class Task:
     @property
     def say(self) -> Callable[[str], None]:
         return self.progress.say
+
+    def folder_of(self, method: str) -> Path | None:
+        """Where a method may keep files of its own, of any name; None where the run keeps nothing."""
+        return self.folder.of_method(method) if self.folder else None
 
     @property
     def train_images(self) -> int:

@@ -92,7 +92,7 @@ def _without_noise(backbone: Backbone) -> Backbone:
 
 @cache
 def _load_forward_mode() -> None:
-    """The first jvp of a process loads torch's own decompositions, which warn about `torch.jit`; nobody's to mend."""
+    """The first jvp of a process loads torch's own decompositions, which warn about `torch.jit`; nobody's to fix."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.func.jvp(torch.sin, (torch.zeros(1),), (torch.zeros(1),))

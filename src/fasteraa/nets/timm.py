@@ -78,7 +78,7 @@ class TimmBackbone(Backbone):
         config = timm.get_pretrained_cfg(name)
         heads = config.classifier if config is not None and config.classifier else "classifier"
         heads = (heads,) if isinstance(heads, str) else tuple(heads)
-        tensors = read_weights(weights)
+        tensors = _at_this_size(self.body, read_weights(weights))
         left = load_weights(self.body, tensors, heads, f"{str(weights)!r}")
         ours = dict(self.classifier.named_parameters())
         head = {part: tensors[f"{heads[0]}.{part}"] for part in ours if f"{heads[0]}.{part}" in left}
@@ -99,6 +99,18 @@ class TimmBackbone(Backbone):
     def features(self, x: Tensor) -> Tensor:
         pooled: Tensor = self.body(x)
         return pooled
+
+
+def _at_this_size(body: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The places of a transformer's patches, interpolated where it is built for another input size."""
+    given, own = tensors.get("pos_embed"), getattr(body, "pos_embed", None)
+    grid = getattr(getattr(body, "patch_embed", None), "grid_size", None)
+    if given is None or own is None or grid is None or given.shape == own.shape or given.shape[-1] != own.shape[-1]:
+        return tensors
+    from timm.layers import resample_abs_pos_embed
+
+    prefix = 0 if getattr(body, "no_embed_class", False) else int(getattr(body, "num_prefix_tokens", 0))
+    return {**tensors, "pos_embed": resample_abs_pos_embed(given, list(grid), num_prefix_tokens=prefix)}
 
 
 def _check_name(timm: Any, name: str) -> None:

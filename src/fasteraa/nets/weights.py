@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import zipfile
 from collections.abc import Sequence
 from functools import lru_cache
@@ -32,6 +33,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except ModuleNotFoundError as error:
         raise ConfigError("weights in .safetensors need the package safetensors: pip install safetensors") from error
+    except pickle.UnpicklingError as error:  # torch's own words advise to execute it
+        raise ConfigError(
+            f"the weights {str(path)!r} hold other objects than tensors, which are not executed: save "
+            "network.state_dict() alone"
+        ) from error
     except Exception as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ConfigError(f"the weights {str(path)!r} could not be read: {reason}") from error

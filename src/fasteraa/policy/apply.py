@@ -38,11 +38,12 @@ def augment(
     *,
     kernels: bool | None = None,
     normalise: Normal | None = None,
+    chunk: int = 1,
 ) -> Tensor:
     """Augment uint8 images (B, C, H, W), each with its own draw. Partners come from the pool, or from the batch.
 
-    `kernels` and `normalise` as in `apply_draw`. Without a generator chance comes from the default one of the batch's
-    device.
+    `kernels` and `normalise` as in `apply_draw`; images of a `chunk` share their sub-policy and its operations.
+    Without a generator chance comes from the default one of the batch's device.
     """
     check_batch(batch, soft=False)
     normal = None if normalise is None else normal_levels(normalise, batch)
@@ -54,9 +55,9 @@ def augment(
     pool = pool if plan.pairs else None  # one that lies elsewhere keeps kernels away, so only where it is needed
     kernels, partners = _choose(kernels, batch, pool), batch if pool is None else pool
     if kernels and not _rules(policy, plan, batch.device).missing:
-        uniform = plan.uniform(len(batch), generator, batch.device)
+        uniform = plan.uniform(len(batch), generator, batch.device, chunk)
         return _by_kernels(policy, plan, batch, uniform, partners, normal)
-    draw = plan.draw(len(batch), generator, batch.device, kernels)
+    draw = plan.draw(len(batch), generator, batch.device, kernels, chunk)
     return _do(policy, plan, batch, draw, partners, kernels, normal)
 
 

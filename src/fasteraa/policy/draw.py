@@ -61,10 +61,10 @@ class _Option(NamedTuple):
 
 
 class Plan:
-    """A policy laid out for drawing: as lists for one image, as padded arrays for a batch."""
+    """A policy (of a schedule the last part) laid out for drawing: lists for one image, padded arrays for a batch."""
 
     def __init__(self, policy: Policy):
-        policy = policy.scaled()
+        policy = policy.parts[-1].policy.scaled()
         self.ops = [find(name) for name in dict.fromkeys(choice.op for choice in policy.choices())]
         self.single = policy.strength.plain
         self.pass_edges = _edges(policy.strength.passes)
@@ -116,19 +116,42 @@ class Plan:
     # --- a batch -----------------------------------------------------------------------------------------------
 
     def draw(
-        self, count: int, generator: Generator | None = None, device: torch.device | None = None, kernels: bool = False
+        self,
+        count: int,
+        generator: Generator | None = None,
+        device: torch.device | None = None,
+        kernels: bool = False,
+        chunk: int = 1,
     ) -> Draw:
         """A record for `count` images, drawn on the generator's device (without one on `device`, or the CPU).
 
-        `kernels` decodes by a kernel what was drawn on a GPU.
+        `kernels` decodes by a kernel what was drawn on a GPU, `chunk` as in `uniform`.
         """
-        uniform = self.uniform(count, generator, device)
+        uniform = self.uniform(count, generator, device, chunk)
         return self.decode(uniform, kernels and uniform.is_cuda)
 
-    def uniform(self, count: int, generator: Generator | None = None, device: torch.device | None = None) -> Tensor:
-        """All the chance of a draw: numbers in [0, 1), a row for each image."""
+    def uniform(
+        self, count: int, generator: Generator | None = None, device: torch.device | None = None, chunk: int = 1
+    ) -> Tensor:
+        """All the chance of a draw: numbers in [0, 1), a row for each image.
+
+        So many images in a row as `chunk` says share their sub-policy and the operations of its stages; whether these
+        are applied, and how, each image draws for itself.
+        """
         device = generator.device if generator is not None else device
-        return torch.rand(count, self.width, dtype=torch.float64, generator=generator, device=device)
+        uniform = torch.rand(count, self.width, dtype=torch.float64, generator=generator, device=device)
+        if chunk == 1:
+            return uniform
+        first = torch.arange(count, device=uniform.device) // chunk * chunk
+        shared = self.kept(("shared", uniform.device), lambda: self._shared().to(uniform.device))
+        return torch.where(shared, uniform[first], uniform)
+
+    def _shared(self) -> Tensor:
+        """Which numbers of a row choose the operations: passes, sub-policy, and an operation for each stage."""
+        block = torch.zeros(self.block, dtype=torch.bool)
+        block[0] = True
+        block[1::_WIDTH] = True
+        return block if self.single else torch.cat([torch.ones(1, dtype=torch.bool), block.repeat(self.most)])
 
     def decode(self, uniform: Tensor, kernels: bool = False) -> Draw:
         """One Triton kernel, or plain torch; the same record."""
@@ -207,7 +230,7 @@ class Plan:
 
 
 def plan_of(policy: Policy) -> Plan:
-    """The policy's plan, made once."""
+    """The policy's plan, made once; of one with a schedule that of its last part."""
     cache = vars(policy)
     if "_plan" not in cache:
         cache["_plan"] = Plan(policy)

@@ -37,6 +37,9 @@ def card(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+_SCHEDULE = " It changes during a training: call `transform.set_epoch(epoch, epochs)` before every epoch."
+
+
 def _front_matter(license: str | None, tags: list[str]) -> str:
     """YAML; strings are written as JSON, which is YAML too, so that none of them can be misread."""
     lines = ["library_name: fasteraa", "tags:", *(f"- {json.dumps(tag)}" for tag in dict.fromkeys(tags))]
@@ -52,6 +55,7 @@ def _opening(policy: Policy) -> str:
     return (
         f"An image augmentation policy for fasteraa{origin}. It has {shape}, with "
         f"{', '.join(policy.ops) or 'no operation at all'}. Every image draws a sub-policy of its own."
+        f"{_SCHEDULE * policy.scheduled}"
     )
 
 
@@ -67,7 +71,7 @@ def _data(data: Mapping[str, Any]) -> str:
 
 def _use(policy: Policy, repo_id: str) -> str:
     masks = _mapping(policy.provenance.get("data")).get("task") == "segmentation"
-    options = ", ".join(["pool=train_images"] * ("sample_pairing" in policy.ops) + ["mask_fill=255"] * masks)
+    options = "mask_fill=255" if masks else ""
     kinds = "Pillow and uint8 images" + (" and tv_tensors.Mask" if masks else "")
     return (
         "## Use it\n\n```python\nimport fasteraa  # pip install 'fasteraa[hub]'\n\n"
@@ -81,7 +85,7 @@ def _cautions(policy: Policy) -> str:
     known = {
         "flip": "It mirrors images: not for text, digits and whatever else has a left and a right.",
         "invert": "It inverts colours: not where the colour itself is what counts.",
-        "sample_pairing": "It mixes in other images: give it some as `pool`.",
+        "sample_pairing": "It mixes in other images: the last ones it has seen, or those you give as `pool`.",
     }
     lines = [f"- {words}" for op, words in known.items() if op in policy.ops]
     return "\n".join(["## Before you use it", "", *lines]) if lines else ""
@@ -117,7 +121,7 @@ def _calibration(calibration: Any) -> str:
         return ""
     columns = ("policy", "error in %", "loss", "trainings", "training loss")
     return (
-        "## How it did\n\nErrors and losses on images held back from training, in short trainings; not on test images."
+        "## How it did\n\nErrors and losses on images held out from training, in short trainings; not on test images."
         "\n\n"
         f"{_table(columns, rows)}\n\n{sentence}{_effects(calibration.get('effects'))}"
     )

@@ -138,7 +138,7 @@ _PBA_OPS = (
     "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "color", "contrast", "brightness",
     "sharpness", "shear_x", "shear_y", "translate_x", "translate_y", "cutout",
 )  # fmt: skip
-_PBA_COUNTS = {0: 0.2, 1: 0.3, 2: 0.5}  # how many operations an image gets
+PBA_COUNTS = {0: 0.2, 1: 0.3, 2: 0.5}  # how many operations an image gets
 _PBA_SPANS = {
     "translate_x": Span(0, 10, "px"),
     "translate_y": Span(0, 10, "px"),
@@ -192,7 +192,7 @@ def _pba_policy(numbers: Sequence[int], name: str, start: int) -> Policy:
     ]
     entries = [entry for entry in entries if entry[0] > 0]
     weighted: dict[tuple[Choice, ...], float] = {}
-    for count, share in _PBA_COUNTS.items():
+    for count, share in PBA_COUNTS.items():
         for deeds, chance in _first_deeds(entries, count):
             weighted[deeds] = weighted.get(deeds, 0.0) + share * chance
     subs = tuple(SubPolicy(tuple((deed,) for deed in deeds), weight) for deeds, weight in weighted.items() if weight)
@@ -210,7 +210,7 @@ def _first_deeds(entries: Sequence[Entry], count: int) -> list[tuple[tuple[Choic
     for length in range(count + 1):
         for order in permutations(range(len(entries)), length):
             rest = [p for index, (p, _) in enumerate(entries) if index not in order]
-            said_yes = _yes_counts(rest)
+            said_yes = yes_counts(rest)
             if length < count:  # fewer than asked for: no other entry said yes
                 chance = said_yes[0] / math.factorial(length)
             else:
@@ -220,7 +220,7 @@ def _first_deeds(entries: Sequence[Entry], count: int) -> list[tuple[tuple[Choic
     return found
 
 
-def _yes_counts(probabilities: Sequence[float]) -> list[float]:
+def yes_counts(probabilities: Sequence[float]) -> list[float]:
     """The distribution of the number of successes of independent trials."""
     chances = [1.0]
     for p in probabilities:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 FORMAT = "fasteraa-policy"
 VERSION = 1
+SCHEDULED_VERSION = 2  # of a policy with a schedule
 LARGEST_FILE = 16 << 20  # bytes
 _TOP = {
     "$schema", "format", "version", "name", "semantics", "interpolation", "fill", "hole_fill", "spans",
     "sub_policies", "strength", "provenance", "hash",
 }  # fmt: skip
-_SUB = {"weight", "stages"}
+_SUB = {"weight", "stages", "during"}
 _CHOICE = {"op", "weight", "probability", "magnitude", "value", "unit", "sign"}
 _SPAN = {"at_zero", "at_one", "unit"}
 _STRENGTH = {"passes", "magnitude", "probability"}
@@ -73,19 +74,24 @@ def _written(policy: Policy) -> dict[str, Any]:
     """All but the hash."""
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": SCHEDULED_VERSION if policy.scheduled else VERSION,
         "name": policy.name,
         "semantics": "pillow-uint8",
         "interpolation": "nearest",
         "fill": list(policy.fill),
         "hole_fill": list(policy.hole_fill),
         "spans": {name: vars(span) for name, span in sorted(policy.spans.items())},
-        "sub_policies": [
-            {"weight": sub.weight, "stages": [[_written_choice(policy, c) for c in stage] for stage in sub.stages]}
-            for sub in policy.sub_policies
-        ],
+        "sub_policies": [_written_sub(policy, sub) for sub in policy.sub_policies],
         **({} if policy.strength.plain else {"strength": _written_strength(policy.strength)}),
         "provenance": dict(policy.provenance),
+    }
+
+
+def _written_sub(policy: Policy, sub: SubPolicy) -> dict[str, Any]:
+    return {
+        "weight": sub.weight,
+        **({} if sub.during is None else {"during": list(sub.during)}),
+        "stages": [[_written_choice(policy, choice) for choice in stage] for stage in sub.stages],
     }
 
 
@@ -123,7 +129,7 @@ def read(text: str) -> Policy:
     spans = {name: _read_span(name, span) for name, span in _expect_object(content.get("spans", {}), "'spans'").items()}
     policy = Policy(
         sub_policies=tuple(
-            _read_sub(sub, number)
+            _read_sub(sub, number, content["version"])
             for number, sub in enumerate(_expect_list(content["sub_policies"], "'sub_policies'"), 1)
         ),
         name=str(content.get("name", "policy")),
@@ -148,8 +154,10 @@ def _parsed(text: str) -> dict[str, Any]:
     if content.get("format") != FORMAT:
         got = quoted(content.get("format"))
         raise PolicyError(f"this is no policy file: its 'format' must be {FORMAT!r}, got {got}")
-    if content.get("version") != VERSION:
-        raise PolicyError(f"unknown version {quoted(content.get('version'))} of the policy format; choices: {VERSION}")
+    version, known_versions = content.get("version"), (VERSION, SCHEDULED_VERSION)
+    if isinstance(version, bool) or version not in known_versions:
+        choices = " or ".join(map(str, known_versions))
+        raise PolicyError(f"unknown version {quoted(version)} of the policy format; choices: {choices}")
     _expect_keys(content, _TOP, {"sub_policies"}, "a policy")
     for key, known in (("semantics", "pillow-uint8"), ("interpolation", "nearest")):
         if content.get(key, known) != known:
@@ -171,15 +179,16 @@ def _read_strength(strength: Any) -> Strength:
     return Strength(**given)
 
 
-def _read_sub(sub: Any, number: int) -> SubPolicy:
+def _read_sub(sub: Any, number: int, version: int) -> SubPolicy:
     where = f"sub-policy {number}"
-    _expect_keys(_expect_object(sub, where), _SUB, {"stages"}, where)
+    known = _SUB if version == SCHEDULED_VERSION else _SUB - {"during"}
+    _expect_keys(_expect_object(sub, where), known, {"stages"}, where)
     stages = [
         tuple(_read_choice(choice, f"{where}, stage {k}") for choice in _expect_list(stage, f"{where}, stage {k}"))
         for k, stage in enumerate(_expect_list(sub["stages"], f"the stages of {where}"), 1)
     ]
     try:
-        return SubPolicy(tuple(stages), sub.get("weight", 1.0))
+        return SubPolicy(tuple(stages), sub.get("weight", 1.0), sub.get("during"))
     except PolicyError as error:
         raise PolicyError(f"{error} ({where})") from error
 

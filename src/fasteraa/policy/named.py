@@ -72,8 +72,19 @@ def is_name(text: str) -> bool:
     return key in _MAKERS or _NUMBERED.fullmatch(key) is not None
 
 
+# what races of version 0.1 called some of them
+_OLD_LABELS = {
+    "general or any one": "general-or-trivial",
+    "colours, 2 passes": "color-ops-x2",
+    "uniform, 2 passes": "uniform-x2",
+    "uniform, 3 passes": "uniform-x3",
+    "uniform, half as often": "uniform-half",
+}
+
+
 def _key(text: str) -> str:
-    return text.partition("(")[0].strip().lower()
+    key = text.partition("(")[0].strip().lower()
+    return _OLD_LABELS.get(key, key)
 
 
 def named(name: str, **settings: Any) -> Policy:
@@ -262,7 +273,7 @@ def three_augment() -> Policy:
 def weighted(effects: Mapping[str, float], caution: float = 8.0, dose: int = 2, warps: float = 0.35) -> Policy:
     """Operations by how much they help: by how many % an error changes when images meet one once.
 
-    An image meets `dose` of them, in the mean. If an error went down by an operation's effect times the root of how
+    An image meets `dose` of them, on average. If an error went down by an operation's effect times the root of how
     often it is met, the squares of effects would be the best shares; `caution` is added to all, as if each did good by
     being another one.
     """
@@ -319,39 +330,10 @@ _MAKERS: dict[str, Callable[..., Policy]] = {
     "random": random,
 }
 NAMES = tuple(_MAKERS)
-# What races by default, and whether it can be made of a choice of operations.
-RACED = {
-    "none": False,
-    "trivialaugment-wide": False,
-    "uniform-x2": True,
-    "general-or-trivial": True,
-    "general": True,
-    "autoaugment-cifar10": False,
-    "randaugment-2-14": False,
-    "uniform": True,
-    "color-ops-x2": False,
-    "randaugment-3-14": False,
-    "uniform-half": True,
-    "autoaugment-svhn": False,
-    "autoaugment-imagenet": False,
-    "uniform-x3": True,
-}
-
-
-# What races where a pretrained network is fine-tuned, the likeliest first: crop and flip come with every training.
-RACED_FINE_TUNING = {
-    "none": False,
-    "trivialaugment-wide": False,
-    "randaugment-m9": False,
-    "three-augment": False,
-    "general-mild": True,
-    "uniform-half": True,
-    "general-or-trivial": True,
-    "uniform-x2": True,
-}
 
 
 def descriptions() -> dict[str, str]:
     """Every name with one line about it, for `fasteraa show --list`."""
     lines = {name: (inspect.getdoc(maker) or "").splitlines()[0] for name, maker in _MAKERS.items()}
-    return {("randaugment-N-M" if name == "randaugment" else name): line for name, line in lines.items()}
+    numbered = {"randaugment": "randaugment-N-M", "random": "random-L-K-SEED"}
+    return {numbered.get(name, name): line for name, line in lines.items()}

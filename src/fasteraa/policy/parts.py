@@ -80,10 +80,15 @@ Stage = tuple[Choice, ...]
 
 @dataclass(frozen=True)
 class SubPolicy:
-    """Stages that follow one another, each a set of choices of which one is drawn; itself drawn by `weight`."""
+    """Stages that follow one another, each a set of choices of which one is drawn; itself drawn by `weight`.
+
+    `during` is the part of a training in which it takes part, as shares of the training's length: (0.0, 0.25) is the
+    first quarter. None is all of it.
+    """
 
     stages: tuple[Stage, ...]
     weight: float = 1.0
+    during: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         _check_weight(self.weight, "a sub-policy")
@@ -93,13 +98,31 @@ class SubPolicy:
                 raise PolicyError(f"a stage must hold an operation with a positive weight, stage {number} holds none")
         object.__setattr__(self, "stages", stages)
         object.__setattr__(self, "weight", tidy(self.weight))
+        object.__setattr__(self, "during", _tidy_during(self.during))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The part of a training in which it takes part, from and to."""
+        return self.during or (0.0, 1.0)
+
+
+def _tidy_during(during: Any) -> tuple[float, float] | None:
+    if during is None:
+        return None
+    ends = tuple(during) if isinstance(during, tuple | list) else ()
+    if len(ends) != 2 or not 0 <= _number(ends[0]) < _number(ends[1]) <= 1:
+        raise PolicyError(f"during must be two shares of a training, 0 <= from < to <= 1, got {quoted(during)}")
+    start, end = map(tidy, ends)
+    if start == end:
+        raise PolicyError(f"during must be a part of a training that is longer than a rounding, got {quoted(during)}")
+    return None if (start, end) == (0.0, 1.0) else (start, end)
 
 
 @dataclass(frozen=True)
 class Strength:
     """How much of a policy is applied: set after it was found, stored with it, changing none of its operations.
 
-    `passes[i]` is the share of images that pass through i sub-policies, each drawn anew; `magnitude` and
+    `passes[i]` is the share of images that pass through i sub-policies, each drawn again; `magnitude` and
     `probability` scale every magnitude and probability, which stay at most 1.
     """
 

@@ -38,6 +38,7 @@ from fasteraa.policy.parts import (
     check_colour,
     plain_span,
 )
+from fasteraa.policy.schedule import SchedulePart, active, flattened, intervals, parts_of, share_of, shares
 from fasteraa.runtime.documents import quoted, read_text
 from fasteraa.runtime.files import write_atomic
 
@@ -80,6 +81,12 @@ class Policy:
                 f"a policy must hold a sub-policy with a positive weight, {quoted(self.name)} holds none "
                 "(for no augmentation use Policy.named('none'))"
             )
+        for start, end in intervals(self.sub_policies):
+            if not sum(sub.weight for sub in active(self.sub_policies, start)) > 0:
+                raise PolicyError(
+                    "at every moment of a training a policy must hold a sub-policy with a positive weight, "
+                    f"{quoted(self.name)} holds none from {start:g} to {end:g}"
+                )
         spans = {name: check_span(find(name), plain_span(name, span)) for name, span in sorted(self.spans.items())}
         object.__setattr__(self, "spans", {name: span for name, span in spans.items() if span != find(name).span})
         for what in ("fill", "hole_fill"):
@@ -101,11 +108,10 @@ class Policy:
                 yield from stage
 
     def meetings(self) -> Iterator[tuple[Choice, float]]:
-        """Every choice, and how often an image meets it on its way through one sub-policy."""
-        weights = sum(sub.weight for sub in self.sub_policies)
-        for sub in self.sub_policies:
+        """Every choice, and how often an image meets it on its way through a sub-policy (the mean over a training)."""
+        for sub, drawn in zip(self.sub_policies, shares(self.sub_policies), strict=True):
             for stage in sub.stages:
-                share = sub.weight / weights / sum(choice.weight for choice in stage)
+                share = drawn / sum(choice.weight for choice in stage)
                 for choice in stage:
                     yield choice, share * choice.weight * choice.probability
 
@@ -113,6 +119,28 @@ class Policy:
     def depth(self) -> int:
         """The largest number of stages of a sub-policy."""
         return max(len(sub.stages) for sub in self.sub_policies)
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether it changes during a training."""
+        return any(sub.during is not None for sub in self.sub_policies)
+
+    @cached_property
+    def parts(self) -> tuple[SchedulePart, ...]:
+        """What it is from one share of a training to another: one part, the policy itself, without a schedule."""
+        return parts_of(self) if self.scheduled else (SchedulePart(0.0, 1.0, self),)
+
+    def at_epoch(self, epoch: int, epochs: int) -> Policy:
+        """The policy of an epoch (counted from 0) of a training of so many; later ones have the last part."""
+        return self.at_share(share_of(epoch, epochs))
+
+    def at_share(self, share: float) -> Policy:
+        """The policy of a moment, a share of the training in [0, 1); from 1 on the last part."""
+        return next((part.policy for part in self.parts if share < part.end), self.parts[-1].policy)
+
+    def flattened(self) -> Policy:
+        """Without its schedule: at any time the mean over the training."""
+        return flattened(self)
 
     def span(self, op: str) -> Span | None:
         """The span of an operation in this policy; None if the operation has no magnitude."""
@@ -153,7 +181,7 @@ class Policy:
         return replace(self, sub_policies=subs, strength=Strength(strength.passes))
 
     def discretize(self) -> Policy:
-        """One operation per stage: the one with the largest weight (the paper samples it anew each time)."""
+        """One operation per stage: the one with the largest weight (the paper samples it again each time)."""
         subs = (
             replace(
                 sub,
@@ -247,13 +275,14 @@ class Policy:
 
         return describe(self)
 
-    def transform(self, pool: Any = None, mask_fill: int = 0) -> PolicyTransform:
+    def transform(self, pool: Any = None, mask_fill: int = 0, epochs: int | None = None) -> PolicyTransform:
         """A torchvision v2 transform; `pool` holds the partners of sample_pairing for single images, `mask_fill` is
-        what masks get from outside the image.
+        what masks get from outside the image. A policy with a schedule is told where the training of `epochs` stands
+        by the transform's `set_epoch(epoch)`; until then its last part applies.
         """
         from fasteraa.policy.transform import PolicyTransform
 
-        return PolicyTransform(self, pool=pool, mask_fill=mask_fill)
+        return PolicyTransform(self, pool=pool, mask_fill=mask_fill, epochs=epochs)
 
     def export(self, target: str, **options: Any) -> Any:
         """The policy as an object of another library; see `fasteraa.export`.
@@ -303,6 +332,8 @@ class Policy:
         normalise: tuple[Sequence[float], Sequence[float]] | None = None,
     ) -> Tensor:
         """Augment uint8 images (B, C, H, W) on any device, with a draw of its own for every image.
+
+        Of a policy with a schedule the last part applies; `at_epoch` gives the others.
 
         On a GPU Triton kernels do it where they can (`kernels=False`: never; `kernels=True`: or fail), with the same
         result. With `normalise`, a mean and a standard deviation in [0, 1] for each channel, the images come out as

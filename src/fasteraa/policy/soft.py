@@ -32,6 +32,11 @@ class SoftDraw:
     hole: Tensor  # (K, B, 2) uniform
     partner: Tensor  # (K, B) int64: index into the batch
 
+    def of(self, rows: slice) -> SoftDraw:
+        """The chance of some of the images; their partners are still those of the whole batch."""
+        parts = (each[:, rows] for each in (self.gate, self.sign, self.hole, self.partner))
+        return SoftDraw(self.sub_policy[rows], *parts)
+
 
 class SoftPolicy(nn.Module):
     """L sub-policies of K stages over N operations, differentiable in everything.
@@ -112,9 +117,12 @@ class SoftPolicy(nn.Module):
         draw: SoftDraw | None = None,
         generator: Generator | None = None,
         *,
+        batch: Tensor | None = None,
         kernels: bool | None = None,
     ) -> Tensor:
         """Augment float images (B, C, H, W) in [0, 1]; each image goes through its own sub-policy.
+
+        Where these are a part of a `batch`, the draw's partners are images of it.
 
         float32 on a GPU where Triton works goes through a handful of its kernels instead of a few thousand of torch's:
         the same up to rounding, without second derivatives. `kernels=False` asks for plain torch, and `kernels=True`
@@ -125,9 +133,9 @@ class SoftPolicy(nn.Module):
         if images.numel() == 0:
             return images
         draw = self.draw(len(images), generator) if draw is None else draw
+        originals = images if batch is None else batch
         if kernels:
-            return self._by_kernels(images, draw)
-        originals = images
+            return self._by_kernels(images, draw, originals)
         for k in range(self.choice.shape[1]):
             images = self._stage(images, originals, k, draw)
         return images
@@ -142,7 +150,7 @@ class SoftPolicy(nn.Module):
                 return f"{what} in float32, got {tensor.dtype}"
         return None
 
-    def _by_kernels(self, images: Tensor, draw: SoftDraw) -> Tensor:
+    def _by_kernels(self, images: Tensor, draw: SoftDraw, originals: Tensor) -> Tensor:
         from fasteraa.ops.kernels.soft import soft_stages
 
         with torch.cuda.device(images.device) if images.is_cuda else nullcontext():
@@ -150,6 +158,7 @@ class SoftPolicy(nn.Module):
                 images,
                 (self.choice, self.probability, self.magnitude),
                 draw,
+                originals,
                 self.ops,
                 self.spans,
                 self.fill,

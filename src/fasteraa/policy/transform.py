@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -16,11 +15,13 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from fasteraa.errors import ImageError
-from fasteraa.images import check_batch, from_array, to_array, to_pillow, to_tensor
+from fasteraa.images import check_batch, from_array, to_array, to_pillow
 from fasteraa.ops.kernels import works_on
 from fasteraa.policy.apply import apply_boxes, apply_draw, apply_mask, apply_masks, apply_pillow, apply_points
-from fasteraa.policy.draw import Deed, Draw, Plan, plan_of
+from fasteraa.policy.current import CurrentPlan
+from fasteraa.policy.draw import Deed, Draw, Plan
 from fasteraa.policy.no_compile import eager
+from fasteraa.policy.partners import Seen, read_partners
 from fasteraa.policy.policy import Policy
 
 _KeyPoints: type | None = getattr(tv_tensors, "KeyPoints", None)  # torchvision >= 0.23
@@ -45,9 +46,10 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     tv_tensors, and samples (dicts, tuples) that hold them; in a sample, a plain tensor is the image if it is the first
     and there is no Pillow image, array or tv_tensors Image or Video, and a label otherwise. All chance comes from
     torch's generator, so a seeded DataLoader repeats itself. `pool` (uint8 tensor (P, C, H, W), or anything indexable
-    that gives Pillow images, arrays (H, W, C) or tensors (C, H, W)) holds the partners of sample_pairing; batches take
-    them from the batch if there is no pool.
+    that gives Pillow images, arrays (H, W, C) or tensors (C, H, W)) holds the partners of sample_pairing. Without it
+    batches take them from the batch, and single images from the last 64 that this transform has seen.
     `mask_fill` is what masks get where geometry brings in what was outside: 0, or 255 where 0 is a class like others.
+    Of a policy with a schedule the part applies that belongs to the epoch which `set_epoch` was told last.
     """
 
     _transformed_types = (
@@ -62,10 +64,11 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     policy: Policy
     pool: Any
     mask_fill: int
-    _plan: Plan
+    _current: CurrentPlan
     _pairs: bool
+    _seen: Seen
 
-    def __init__(self, policy: Policy, pool: Any = None, mask_fill: int = 0):
+    def __init__(self, policy: Policy, pool: Any = None, mask_fill: int = 0, epochs: int | None = None):
         super().__init__()
         if pool is not None and len(pool) == 0:
             raise ImageError("the pool of partner images must not be empty")
@@ -76,8 +79,22 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         self.policy = policy
         self.pool = pool
         self.mask_fill = int(mask_fill)
-        self._plan = plan_of(policy)
-        self._pairs = self._plan.pairs
+        self._current = CurrentPlan(policy, epochs)
+        self._pairs = "sample_pairing" in policy.ops
+        self._seen = Seen()
+
+    def set_epoch(self, epoch: int, epochs: int | None = None) -> None:
+        """Tell a policy with a schedule which epoch begins, counted from 0, before its loader begins it.
+
+        `epochs` is the length of the training, unless `policy.transform(epochs=...)` was told. Workers of the loader
+        follow, also those that live longer than an epoch. Nothing happens to a policy without a schedule.
+        """
+        self._current.set_epoch(epoch, epochs)
+
+    @property
+    def plan(self) -> Plan:
+        """Of the policy, or of the part of its schedule that applies now."""
+        return self._current.plan
 
     def extra_repr(self) -> str:
         return f"{self.policy.name!r}, {self.policy.hash[:19]}"
@@ -85,7 +102,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     @eager
     def forward(self, *inputs: Any) -> Any:
         if len(inputs) == 1 and isinstance(inputs[0], Image.Image):  # the loader's path, without the tree of a sample
-            return self._pillow(inputs[0], self._plan.draw_one())
+            return self._pillow(inputs[0], self.plan.draw_one())
         if len(inputs) == 1 and isinstance(inputs[0], np.ndarray) and not _is_image_array(inputs[0]):
             raise ImageError(
                 f"an array must hold uint8 (H, W, C) with 1 or 3 channels, got {inputs[0].dtype} {inputs[0].shape}"
@@ -105,16 +122,8 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
                 f"a sample with {type(flat_inputs[0]).__name__} must hold an image, too: a Pillow image, a uint8 array "
                 "(H, W, C) with 1 or 3 channels, or a uint8 tensor (C, H, W)"
             )
-        return {"labelled": labelled, **self._draw_for(images)}
-
-    def _draw_for(self, images: list[Any]) -> dict[str, Any]:
-        counts = {count for count in map(_batch_size, images) if count is not None}
-        if len(counts) > 1:
-            raise ImageError(f"a sample must hold images or one batch, got batches of the sizes {sorted(counts)}")
-        if counts:
-            device = _device_of(images)
-            return {"draw": self._plan.draw(counts.pop(), None, device, works_on(device))}
-        return {"uniform": torch.rand(self._plan.width, dtype=torch.float64)}
+        plan = self.plan  # for all of the sample, whatever `set_epoch` says meanwhile
+        return {"labelled": labelled, "plan": plan, **_draw_for(images, plan)}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         draw: Draw | None = params.get("draw")
@@ -123,8 +132,8 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         if isinstance(inpt, tv_tensors.Video) or (isinstance(inpt, tv_tensors.Image) or _is_pure_tensor(inpt)):
             return self._tensor(inpt, params)
         if draw is not None:
-            return self._batch_companion(inpt, draw)
-        deeds = self._plan.decode_one(params["uniform"].tolist())
+            return self._batch_companion(inpt, draw, params["plan"])
+        deeds = params["plan"].decode_one(params["uniform"].tolist())
         if isinstance(inpt, Image.Image):
             return self._pillow(inpt, deeds)
         if isinstance(inpt, np.ndarray):
@@ -134,7 +143,10 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     # --- images ------------------------------------------------------------------------------------------------
 
     def _pillow(self, image: Image.Image, deeds: Sequence[Deed]) -> Image.Image:
-        self.need_pool()
+        self.see(image)
+        return self.apply_pillow(image, deeds)
+
+    def apply_pillow(self, image: Image.Image, deeds: Sequence[Deed]) -> Image.Image:
         return apply_pillow(self.policy, image, deeds, self._partner)
 
     def _tensor(self, image: Tensor, params: dict[str, Any]) -> Tensor:
@@ -145,56 +157,45 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         check_batch(frames, soft=False)
         if frames.numel() == 0:
             return image
-        draw = params.get("draw")
+        draw, plan = params.get("draw"), params["plan"]
         if draw is None:
-            self.need_pool()
-            draw = self._plan.decode(params["uniform"][None])
-        pool, draw = self._partners(frames, _repeat(draw, len(frames)))
-        out = apply_draw(self.policy, self._plan, frames, draw, pool)
+            self.see(frames[0])
+            draw = plan.decode(params["uniform"][None])
+            partners = self._members()
+        else:
+            partners = self.pool
+        pool, draw = self._partners(frames, _repeat(draw, len(frames)), plan, partners)
+        out = apply_draw(self.policy, plan, frames, draw, pool)
         out = out.reshape(image.shape)
         return tv_tensors.wrap(out, like=image) if isinstance(image, tv_tensors.TVTensor) else out
 
-    def need_pool(self) -> None:
-        """Refuse the first single image, not the first that happens to be paired."""
+    def see(self, image: Image.Image | Tensor) -> None:
+        """Keep a single image as a partner of those that follow, where there is no pool."""
         if self._pairs and self.pool is None:
-            raise ImageError(
-                "the policy pairs samples, so a single image needs a partner: give policy.transform(pool=images), "
-                "augment whole batches, or take policy.without('sample_pairing')"
-            )
+            self._seen.add(image if isinstance(image, Image.Image) else to_pillow(image))
+
+    def _members(self) -> Any:
+        return self._seen if self.pool is None else self.pool
 
     def _partner(self, deed: Deed, image: Image.Image) -> Image.Image:
-        partner = self._pool_image(int(deed.partner * len(self.pool)))
+        members = self._members()
+        partner = _pool_image(members, int(deed.partner * len(members))) if len(members) else image
         partner = partner if partner.mode == image.mode else partner.convert(image.mode)
         return partner if partner.size == image.size else partner.resize(image.size)
 
-    def _pool_image(self, index: int) -> Image.Image:
-        item = self.pool[index]
-        item = item[0] if isinstance(item, tuple | list) else item
-        return item if isinstance(item, Image.Image) else to_pillow(_partner_tensor(item))
-
-    def _partners(self, images: Tensor, draw: Draw) -> tuple[Tensor | None, Draw]:
+    def _partners(self, images: Tensor, draw: Draw, plan: Plan, members: Any) -> tuple[Tensor | None, Draw]:
         """The partners and the draw that belongs to them. Where the pool is no tensor, those drawn alone are read."""
-        if not self._pairs or self.pool is None:
+        if not plan.pairs or members is None:
             return None, draw
         shape = images.shape[1:]
-        if isinstance(self.pool, Tensor):
-            if self.pool.shape[1:] != shape:
+        if isinstance(members, Tensor):
+            if members.shape[1:] != shape:
                 raise ImageError(
                     f"the partners in the pool must have the shape {tuple(shape)} of the images, "
-                    f"got {tuple(self.pool.shape[1:])}"
+                    f"got {tuple(members.shape[1:])}"
                 )
-            return self.pool, draw
-        paired = draw.op == next(place for place, op in enumerate(self._plan.ops) if op.name == "sample_pairing")
-        index = (draw.partner[paired] * len(self.pool)).long()
-        wanted, place = torch.unique(index, return_inverse=True)
-        if not len(wanted):
-            return None, draw
-        mode = "L" if shape[0] == 1 else "RGB"
-        members = (self._pool_image(index).convert(mode) for index in wanted.tolist())
-        pool = torch.stack([to_tensor(member.resize((shape[2], shape[1]))) for member in members])
-        partner = draw.partner.clone()
-        partner[paired] = ((place + 0.5) / len(wanted)).to(partner)
-        return pool.to(images.device), replace(draw, partner=partner)
+            return members, draw
+        return read_partners(plan, draw, images, len(members), lambda index: _pool_image(members, index))
 
     # --- what goes with images ---------------------------------------------------------------------------------
 
@@ -236,13 +237,23 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
         exact = moved if points.is_floating_point() else moved.round()
         return tv_tensors.wrap(exact.to(points.dtype), like=points)
 
-    def _batch_companion(self, value: Any, draw: Draw) -> Any:
+    def _batch_companion(self, value: Any, draw: Draw, plan: Plan) -> Any:
         """Masks (B, ..., H, W) go with a batch, image by image; boxes and points have no batch dimension."""
         if not isinstance(value, tv_tensors.Mask) or len(value) != len(draw.op):
             what = f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
             raise ImageError(f"only masks (B, ..., H, W) can go with a batch of {len(draw.op)} images, got {what}")
-        moved = apply_masks(self.policy, self._plan, value.as_subclass(Tensor), draw, self.mask_fill)
+        moved = apply_masks(self.policy, plan, value.as_subclass(Tensor), draw, self.mask_fill)
         return tv_tensors.wrap(moved, like=value)
+
+
+def _draw_for(images: list[Any], plan: Plan) -> dict[str, Any]:
+    counts = {count for count in map(_batch_size, images) if count is not None}
+    if len(counts) > 1:
+        raise ImageError(f"a sample must hold images or one batch, got batches of the sizes {sorted(counts)}")
+    if counts:
+        device = _device_of(images)
+        return {"draw": plan.draw(counts.pop(), None, device, works_on(device))}
+    return {"uniform": torch.rand(plan.width, dtype=torch.float64)}
 
 
 def _batch_size(value: Any) -> int | None:
@@ -258,6 +269,12 @@ def _device_of(values: list[Any]) -> torch.device:
     """Where the batch lies, so that its draws need not be sent there."""
     device: torch.device = next(value.device for value in values if _batch_size(value) is not None)
     return device
+
+
+def _pool_image(members: Any, index: int) -> Image.Image:
+    item = members[index]
+    item = item[0] if isinstance(item, tuple | list) else item
+    return item if isinstance(item, Image.Image) else to_pillow(_partner_tensor(item))
 
 
 def _partner_tensor(item: Any) -> Tensor:

@@ -22,40 +22,51 @@ from fasteraa.train.split import twice_words
 from fasteraa.train.statistics import Estimate, estimate, p_words
 
 COLUMNS = ("policy", "error %", "n", *(f"against {name}" for name in YARDSTICKS), "search s", "training s")
+_UNITS = {"error": ("error", "%"), "balanced-error": ("balanced error", "%"), "loss": ("loss", "")}
 
 _NO_RUNS = Estimate(math.nan, math.inf, 0)
+
+
+def columns(comparison: Comparison) -> tuple[str, ...]:
+    """The heads of the table, by what it holds."""
+    return (COLUMNS[0], " ".join(filter(None, _UNITS[comparison.metric])), *COLUMNS[2:])
+
+
+def _digits(comparison: Comparison) -> int:
+    return 3 if comparison.metric == "loss" else 2
 
 
 def table_rows(comparison: Comparison) -> list[list[str]]:
     """Those with errors, then those without."""
     nothing = ["-", "0", *("-" for _ in COLUMNS[3:])]
-    return [*map(_cells, comparison.rows), *([label, *nothing] for label in comparison.absent)]
+    digits = _digits(comparison)
+    return [*(_cells(row, digits) for row in comparison.rows), *([label, *nothing] for label in comparison.absent)]
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, digits: int) -> list[str]:
     return [
         row.label,
-        interval(row.error),
+        interval(row.error, digits),
         str(row.error.n),
-        *(difference(row.against.get(name), row.error.n) for name in YARDSTICKS),
+        *(difference(row.against.get(name), row.error.n, digits) for name in YARDSTICKS),
         "-" if row.search_seconds is None else f"{row.search_seconds:.0f}",
         f"{row.train_seconds:.0f}",
     ]
 
 
-def interval(found: Estimate) -> str:
-    return f"{found.mean:.2f}" + (f" ± {found.half:.2f}" if math.isfinite(found.half) else "")
+def interval(found: Estimate, digits: int = 2) -> str:
+    return f"{found.mean:.{digits}f}" + (f" ± {found.half:.{digits}f}" if math.isfinite(found.half) else "")
 
 
-def difference(found: Estimate | None, runs: int) -> str:
+def difference(found: Estimate | None, runs: int, digits: int = 2) -> str:
     """`-1.20 ± 0.35 (p 0.004)`; negative is fewer errors. Of fewer seeds than the row has runs, it tells how many."""
     if found is None:
         return "-"
-    spread = f" ± {found.half:.2f}" if math.isfinite(found.half) else ""
-    mean = round(found.mean, 2) + 0.0  # no -0.00
+    spread = f" ± {found.half:.{digits}f}" if math.isfinite(found.half) else ""
+    mean = round(found.mean, digits) + 0.0  # no -0.00
     words = [] if found.p is None else [p_words(found.p)]
     words += [] if found.n == runs else [f"n = {found.n}"]
-    return f"{mean:+.2f}{spread}" + (f" ({', '.join(words)})" if words else "")
+    return f"{mean:+.{digits}f}{spread}" + (f" ({', '.join(words)})" if words else "")
 
 
 def sentence(comparison: Comparison) -> str:
@@ -92,9 +103,11 @@ def _ranking(comparison: Comparison) -> str:
         return "No run came to an error." if comparison.diverged else "No run has been made."
     ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
     if len(ranked) == 1:
-        return f"{ranked[0].label}: {interval(ranked[0].error)}% errors."
+        what, unit = _UNITS[comparison.metric]
+        said = f"{interval(ranked[0].error, _digits(comparison))}{unit}"
+        return f"{ranked[0].label}: {said} errors." if what == "error" else f"{ranked[0].label}: {what} {said}."
     present = [name for name in YARDSTICKS if any(is_yardstick(name, row.label, row.hashes) for row in ranked)]
-    return " ".join([_lowest(ranked), *(_test(ranked, name) for name in present)])
+    return " ".join([_lowest(ranked, comparison), *(_test(ranked, name) for name in present)])
 
 
 def _test(ranked: Sequence[Row], yardstick: str) -> str:
@@ -108,17 +121,22 @@ def _test(ranked: Sequence[Row], yardstick: str) -> str:
     return f"Clearly better than {yardstick} (p < 0.05): {better}; clearly worse: {worse}{rest}."
 
 
-def _lowest(rows: Sequence[Row]) -> str:
+def _lowest(rows: Sequence[Row], comparison: Comparison) -> str:
     """By the seeds that all rows have: some seeds are harder than others."""
     shared = sorted(set.intersection(*(set(row.errors) for row in rows)))
     if not shared:
         return "No seed has a run of every policy: none is called the lowest."
     found = {row.label: estimate([row.errors[seed] for seed in shared]) for row in rows}
     least = min(each.mean for each in found.values())
-    lowest = [f"{label} with {interval(each)}%" for label, each in found.items() if math.isclose(each.mean, least)]
+    what, unit = _UNITS[comparison.metric]
+    lowest = [
+        f"{label} with {interval(each, _digits(comparison))}{unit}"
+        for label, each in found.items()
+        if math.isclose(each.mean, least)
+    ]
     uneven = any(len(row.errors) > len(shared) for row in rows)
     where = f" on what all have ({_seeds_words(shared)})" if uneven else ""
-    return f"Lowest error{where}: {', '.join(lowest)}."
+    return f"Lowest {what}{where}: {', '.join(lowest)}."
 
 
 def _clear(row: Row, yardstick: str, sign: int) -> bool:
@@ -131,14 +149,15 @@ def caption(comparison: Comparison) -> str:
     cutout = f", cutout of {recipe.cutout} pixels after every policy but none" if recipe.cutout else ""
     training = f"{recipe.network} on {comparison.train_images} images, {_epochs(recipe.epochs)}{cutout}"
     return (
-        f"{comparison.data}: {training}; "
-        f"error after the last epoch on {count} images ({comparison.held_out_from}), mean over seeds with its 95% "
-        f"interval (Student); differences in points, paired by seed; {comparison.device}."
+        f"{comparison.data}: {training}; {_UNITS[comparison.metric][0]} "
+        f"after the last epoch on {count} images ({comparison.held_out_from}), mean over seeds with its 95% "
+        f"interval (Student); differences{' in points' * (comparison.metric != 'loss')}, paired by seed; "
+        f"{comparison.device}."
     )
 
 
 def to_markdown(comparison: Comparison) -> str:
-    lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    lines = [f"| {' | '.join(columns(comparison))} |", "|" + "---|" * len(COLUMNS)]
     lines += map(markdown_row, table_rows(comparison))
     return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n\n{sentence(comparison)}\n"
 
@@ -180,10 +199,17 @@ def read_comparison(path: Path) -> Comparison:
             missing_seeds=missing,
             absent=absent,
             twice=int(content.get("twice", 0)),
+            metric=_known_metric(content.get("metric", "error")),
             **facts,
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, FasterAAError) as error:
         raise RunError(f"{str(path)!r} is no comparison that fasteraa compare wrote: {cut(error)}") from error
+
+
+def _known_metric(value: Any) -> str:
+    if value not in _UNITS:
+        raise ValueError(f"unknown metric {cut(value)}")
+    return str(value)
 
 
 _FACTS: dict[str, Any] = {
@@ -233,7 +259,9 @@ def to_svg(comparison: Comparison, kind: str | None = None) -> str:
     for number, (name, row) in enumerate(zip(names, rows, strict=True)):
         y = _TOP + _LINE * (number + 0.5)
         marks += [text(left - 12, y + 4, name, "name"), *_row_marks(row, x, y)]
-    marks.append(text((left + _WIDTH - _RIGHT) / 2, bottom + 31, f"error %, {comparison.data}", "tick"))
+    marks.append(
+        text((left + _WIDTH - _RIGHT) / 2, bottom + 31, f"{columns(comparison)[1]}, {comparison.data}", "tick")
+    )
     return drawing(_WIDTH, bottom + 36, marks, "errors by policy", kind)
 
 

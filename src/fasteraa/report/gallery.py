@@ -16,9 +16,8 @@ from fasteraa.data.named import NAMES
 from fasteraa.data.resolve import SAMPLE
 from fasteraa.errors import FasterAAError
 from fasteraa.images import to_pillow
-from fasteraa.policy.describe import describe_sub_policy
 from fasteraa.policy.policy import Policy
-from fasteraa.report.preview import alternating, augmented
+from fasteraa.report.preview import alternating, augmented, rows_of
 
 COLUMNS, MOST_ROWS = 6, 20
 _SIDE = 96  # a larger image is shown smaller
@@ -52,15 +51,17 @@ def images_of(
 
 
 def strips(images: Tensor, policy: Policy | None, seed: int = 0) -> list[Strip]:
-    """Originals, what training will see, and each sub-policy alone."""
+    """Originals, what training will see, and each sub-policy, or part of a schedule, alone."""
     generator = torch.Generator().manual_seed(seed)
     rows = [_strip("Originals", "", images[:COLUMNS])]
     if policy is not None:
-        rows.append(_strip("As training sees them", f"The policy {policy.name}", policy(images, generator)[:COLUMNS]))
-        subs = sorted(enumerate(policy.sub_policies, 1), key=lambda pair: -pair[1].weight)[:MOST_ROWS]
-        for number, sub in subs if len(subs) > 1 else ():  # a single one is what training sees
-            shown = augmented(policy, sub, images, COLUMNS, generator)
-            rows.append(_strip(f"Sub-policy {number}", describe_sub_policy(policy, sub), shown))
+        seen = "As the end of training sees them" if policy.scheduled else "As training sees them"
+        rows.append(_strip(seen, f"The policy {policy.name}", policy(images, generator)[:COLUMNS]))
+        shown = rows_of(policy, MOST_ROWS)
+        rows += [
+            _strip(each.title, each.words, augmented(each.policy, images, COLUMNS, generator))
+            for each in (shown if len(shown) > 1 else ())  # a single one is what training sees
+        ]
     return rows
 
 

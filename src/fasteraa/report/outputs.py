@@ -14,10 +14,12 @@ from torch import Tensor
 
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
+from fasteraa.errors import FasterAAError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.policy.policy import Policy
 from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.report.summary import summarise, summarise_scores
+from fasteraa.runtime.documents import printable
 from fasteraa.runtime.files import as_file_name, replacing, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.result import Result
@@ -44,12 +46,26 @@ def write_result(
         draw_sheet(result.policy, images, masks=masks).save(partial, pnginfo=about)
     write_atomic(folder.result, json.dumps(result_dict(result), indent=1) + "\n")
     result.policy.save(folder.policy)
-    write_atomic(folder.summary, summarise(result) + "\n")
+    write_atomic(folder.summary, printable(summarise(result), keep="\n") + "\n")
+
+
+def raced_policy(folder: RunFolder) -> Policy | None:
+    """The policy of the folder, if a race chose it: only another race may replace it."""
+    try:
+        found = Policy.load(folder.policy) if folder.policy.exists() else None
+    except FasterAAError:
+        return None
+    return found if found is not None and found.provenance.get("race") else None
 
 
 def write_scores(result: ScoreResult, folder: RunFolder) -> None:
     """Of a race by scores: the policy, the table as data, the sentence and the table in words."""
-    content = {"chosen": result.chosen, "recommendation": result.sentence(), "maximize": result.maximize}
+    content: dict[str, Any] = {
+        "chosen": result.chosen,
+        "policy": result.policy.hash,
+        "recommendation": result.sentence(),
+    }
+    content["maximize"] = result.maximize
     rows = [_finite(asdict(row)) for row in result.table]
     write_atomic(folder.result, json.dumps({**content, "table": rows}, indent=1) + "\n")
     result.policy.save(folder.policy)
@@ -67,7 +83,17 @@ def result_dict(result: Result) -> dict[str, Any]:
         "effects": result.effects.table() if result.effects else None,
         "candidates": {each.label: each.policy.hash for each in result.candidates},
         "note": result.note,
+        "tried": tried_by_methods(result),
     }
+
+
+def tried_by_methods(result: Result) -> dict[str, list[list[Any]]]:
+    """[fold, score] of everything that a method tried, in its order, by the label of its first candidate."""
+    tried: dict[str, list[list[Any]]] = {}
+    for label, details in result.details.items():
+        if "tried" in details and details["tried"] not in tried.values():
+            tried[label] = _finite(details["tried"])
+    return tried
 
 
 def race_digest(policy: Policy) -> str:

@@ -40,7 +40,7 @@
         cell.textContent = value === null ? "" : Math.round(value * 100);
       });
     };
-    for (const name of live ? ["side", "measure"] : []) {  // as it was before the page was loaded anew
+    for (const name of live ? ["side", "measure"] : []) {  // as it was before the page was loaded again
       const value = meanwhile.get(`fasteraa-${name}`), group = controls.elements[name];
       if (group && [...group].some((input) => input.value === value)) group.value = value;
     }
@@ -79,7 +79,7 @@
     box.append(button);
   }
 
-  // --- a run that goes on
+  // --- a run that has not ended
   if (live) {
     let version = null, failed = 0;
     const look = async () => {

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from torch import Tensor
 
 from fasteraa._version import __version__
 from fasteraa.ops import OPS
-from fasteraa.policy.describe import describe_choice, describe_sub_policy, strength_words
+from fasteraa.policy.describe import describe_choice, describe_sub_policy, operations_words, strength_words
 from fasteraa.policy.named import is_name, named
 from fasteraa.policy.policy import Choice, Policy
 from fasteraa.report.charts import Series, chart, row_bar, spark
-from fasteraa.report.comparison import COLUMNS, caption, sentence, table_rows, to_svg
+from fasteraa.report.comparison import caption, columns, sentence, table_rows, to_svg
 from fasteraa.report.gallery import Strip, data_uri, images_of, strips
 from fasteraa.report.run_record import (
     COMPARE,
@@ -143,6 +144,7 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
         "strength": strength_words(run.policy) if run.policy is not None else [],
         "race": _race(run, facts),
         "charts": _charts(run),
+        "tried": _tried(run),
         "metrics": run.metrics,
         "metric_names": METRICS,
         "heat": _heat(run.start, shown),
@@ -260,7 +262,12 @@ def _race_words(race: Any) -> str | None:
 
 
 def _words(policy: Policy | None) -> list[str]:
-    return [] if policy is None else [describe_sub_policy(policy, sub) for sub in policy.sub_policies]
+    """A line for each sub-policy; of a policy with a schedule one for each of its parts."""
+    if policy is None:
+        return []
+    if policy.scheduled:
+        return [f"{part}: {operations_words(part.policy)}" for part in policy.parts]
+    return [describe_sub_policy(policy, sub) for sub in policy.sub_policies]
 
 
 # --- tables and curves -----------------------------------------------------------------------------------------
@@ -292,6 +299,22 @@ def _charts(run: RunRecord) -> list[dict[str, Any]]:
         if svg:
             legend = [label for label, _ in series] if len(series) > 1 else []
             shown.append({"title": title, "about": about, "svg": svg, "legend": legend})
+    return shown
+
+
+def _tried(run: RunRecord) -> list[dict[str, Any]]:
+    """For each method the best score over what it tried, a line for each fold: a lower score is better."""
+    tried, shown = dig(run.result, "tried"), []
+    for label, rows in tried.items() if isinstance(tried, dict) else ():
+        scores: dict[str, list[float]] = {}
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, list) and len(row) == 2 and type(row[1]) in (int, float):
+                scores.setdefault(str(row[0]), []).append(row[1])
+        series: list[Series] = [(fold, list(enumerate(accumulate(of, min), 1))) for fold, of in scores.items()]
+        svg = chart(f"best score of {label} by the number of tries", series)
+        if svg:
+            count = sum(map(len, scores.values()))
+            shown.append({"title": label, "about": f"{count} tries", "svg": svg, "legend": list(scores)})
     return shown
 
 
@@ -412,10 +435,28 @@ def _race(run: RunRecord, facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "sentence": str(sentence) if sentence is not None else "",
         "rows": rows,
+        "scores": _scores(run.result),
         "differences": any(row["against_none"] for row in rows),
         "not_raced": [label for label in proposed if label not in raced] if rows and isinstance(proposed, dict) else [],
         "effects": _effects(dig(race, "effects", "of")),
     }
+
+
+def _scores(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a race by somebody's own training, as its result.json has them."""
+    table = result.get("table") if "maximize" in result else None
+    rows = [row for row in table if isinstance(row, dict)] if isinstance(table, list) else []
+    return [
+        {
+            "label": str(row.get("label")),
+            "chosen": row.get("label") == result.get("chosen"),
+            "score": f"{row['score']:.5g}" if _numbers([row.get("score")]) else "",
+            "runs": len(_numbers(row.get("scores"))),
+            "better": f"{row['better']:.0%}" if _numbers([row.get("better")]) else "",
+            "note": str(row["failed"]) if row.get("failed") else "eliminated" if row.get("eliminated") else "",
+        }
+        for row in rows
+    ]
 
 
 def _race_row(row: Any, race: Any, run: RunRecord) -> dict[str, Any]:
@@ -461,7 +502,7 @@ def _comparison(run: RunRecord) -> dict[str, Any] | None:
     if table is None:
         return None
     return {
-        "columns": COLUMNS,
+        "columns": columns(table),
         "rows": table_rows(table),
         "caption": caption(table),
         "sentence": sentence(table),
@@ -497,6 +538,8 @@ def _command(run: RunRecord, facts: dict[str, Any]) -> str:
     words = ["fasteraa", run.kind, *([] if source is None else [_quoted(str(source))])]
     if run.kind == RACE:
         words += ["--policies", _quoted(",".join(_raced_policies(run)))]
+    if RunFolder(run.folder).scores.is_dir():
+        return " ".join([*words, "--out runs/again -- YOUR COMMAND"])
     if run.config is not None and not run.setup.old:
         words += ["--config", _quoted(str(RunFolder(run.folder).config))]
     for flag in ("data_root", "device", "minutes"):
@@ -508,7 +551,9 @@ def _command(run: RunRecord, facts: dict[str, Any]) -> str:
 def _raced_policies(run: RunRecord) -> list[str]:
     """By name where there is one, else by their files in the run folder."""
     folder, given = RunFolder(run.folder).candidates, run.result.get("candidates")
-    labels = given if isinstance(given, dict) else {}
+    if not isinstance(given, dict):
+        return [row["label"] for row in _scores(run.result)]
+    labels = given
     return [
         label if is_name(label) and named(label).hash == value else f"{label}={folder / as_file_name(label)}.json"
         for label, value in labels.items()
@@ -520,21 +565,20 @@ def _quoted(text: str) -> str:
 
 
 def _code(run: RunRecord) -> list[tuple[str, str]]:
-    load, pool = _beginning(run)
+    load = _beginning(run)
     file = str(RunFolder(run.folder).policy)
     return [
-        ("torchvision, or any Dataset of Pillow images", f"{load}transform = policy.transform({', '.join(pool)})"),
+        ("torchvision, or any Dataset of Pillow images", f"{load}transform = policy.transform()"),
         ("Whole batches, on any device", f"{load}batch = policy(batch)  # uint8 (B, 3, H, W)"),
         (
             "timm",
             f"import timm.data\n{load}"
             "transform = timm.data.create_transform(224, is_training=True, auto_augment=None, color_jitter=None)\n"
-            f"transform = policy.to_timm({', '.join(['transform', *pool])})",
+            "transform = policy.to_timm(transform)",
         ),
         (
             "albumentations",
-            f"import albumentations as A\n{load}"
-            f"transform = A.Compose([policy.to_albumentations({', '.join(pool)}), A.Normalize()])",
+            f"import albumentations as A\n{load}transform = A.Compose([policy.to_albumentations(), A.Normalize()])",
         ),
         ("A file that needs Pillow alone", f"fasteraa export {_quoted(file)} --to python --out augment.py"),
     ]
@@ -542,25 +586,22 @@ def _code(run: RunRecord) -> list[tuple[str, str]]:
 
 def _code_for_masks(run: RunRecord) -> list[tuple[str, str]]:
     """Where image and mask share a draw; what comes from outside the image counts for no class."""
-    load, pool = _beginning(run)
-    options = ", ".join([*pool, "mask_fill=255"])
+    load = _beginning(run)
     return [
         (
             "torchvision",
-            f"from torchvision import tv_tensors\n{load}transform = policy.transform({options})\n"
+            f"from torchvision import tv_tensors\n{load}transform = policy.transform(mask_fill=255)\n"
             "image, mask = transform(image, tv_tensors.Mask(mask))  # mask: whole numbers (H, W)",
         ),
         (
             "albumentations",
             f"import albumentations as A\n{load}"
-            f"transform = A.Compose([policy.to_albumentations({options}), A.Normalize()])\n"
+            "transform = A.Compose([policy.to_albumentations(mask_fill=255), A.Normalize()])\n"
             "both = transform(image=array, mask=numbers)  # uint8 (H, W, 3) and (H, W)",
         ),
     ]
 
 
-def _beginning(run: RunRecord) -> tuple[str, list[str]]:
-    """The lines that load the policy, and what its transforms must be given."""
-    pairs = run.policy is not None and "sample_pairing" in run.policy.ops
-    file = str(RunFolder(run.folder).policy)
-    return f"import fasteraa\n\npolicy = fasteraa.load({file!r})\n", ["pool=train_images"] * pairs
+def _beginning(run: RunRecord) -> str:
+    """The lines that load the policy."""
+    return f"import fasteraa\n\npolicy = fasteraa.load({str(RunFolder(run.folder).policy)!r})\n"

@@ -1,6 +1,7 @@
 """The preview sheet: a row per sub-policy, originals and augmented images side by side, as in the paper's figure.
 
-A policy of few sub-policies that choose among operations, as `uniform` is, has several rows for each of them.
+A policy of few sub-policies that choose among operations, as `uniform` is, has several rows for each of them. One with
+a schedule has a row for each of its parts.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import colorsys
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -15,9 +17,9 @@ from torch import Tensor
 
 from fasteraa.images import to_pillow
 from fasteraa.policy.apply import apply_draw, apply_masks
-from fasteraa.policy.describe import describe_sub_policy
+from fasteraa.policy.describe import describe_sub_policy, operations_words
 from fasteraa.policy.draw import plan_of
-from fasteraa.policy.policy import Policy, SubPolicy
+from fasteraa.policy.policy import Policy
 
 _TILE = 64  # the least side of a shown image
 _ROWS = 6  # of augmented images, where there is more to see than a row for each sub-policy shows
@@ -29,6 +31,31 @@ _TEXT_WIDTH = 400
 _INK, _PALE, _PAPER = (30, 30, 30), (120, 120, 120), (255, 255, 255)
 
 
+class Row(NamedTuple):
+    """What a row of images shows: a policy, and what it is of a larger one."""
+
+    title: str
+    words: str
+    policy: Policy
+
+
+def rows_of(policy: Policy, most: int) -> list[Row]:
+    """Its sub-policies, the likeliest first; of a policy with a schedule its parts, evenly chosen, in their order."""
+    if policy.scheduled:
+        count = min(most, len(policy.parts))
+        chosen = [policy.parts[place * len(policy.parts) // count] for place in range(count)]
+        return [Row(f"{part}".capitalize(), operations_words(part.policy), part.policy) for part in chosen]
+    subs = sorted(enumerate(policy.sub_policies, 1), key=lambda pair: -pair[1].weight)[:most]
+    return [
+        Row(
+            f"Sub-policy {number}",
+            describe_sub_policy(policy, sub),
+            replace(policy, sub_policies=(replace(sub, weight=1.0),)),
+        )
+        for number, sub in subs
+    ]
+
+
 def draw_sheet(
     policy: Policy,
     images: Tensor,
@@ -37,19 +64,19 @@ def draw_sheet(
     seed: int = 0,
     masks: Tensor | None = None,
 ) -> Image.Image:
-    """Draw `policy` on the first uint8 `images` (N, 3, H, W): a row shows one sub-policy on `columns` of them.
+    """Draw `policy` on the first uint8 `images` (N, 3, H, W): a row of `columns` of them shows one sub-policy.
 
     `masks` (N, H, W) are laid over them, a colour for each class, and go where the images go.
     """
-    subs = sorted(policy.sub_policies, key=lambda sub: -sub.weight)[:most_rows]
+    rows = rows_of(policy, most_rows)
     columns = min(columns, len(images))
     originals = images[:columns] if masks is None else overlaid(images[:columns], masks[:columns])
     tile = max(_TILE, *originals.shape[2:]) if max(originals.shape[2:]) <= 128 else 128
     generator = torch.Generator().manual_seed(seed)
-    wide = any(len(stage) > 1 for sub in subs for stage in sub.stages)
-    draws = max(1, _ROWS // len(subs)) if wide else 1
+    wide = any(len(stage) > 1 for each in rows for sub in each.policy.sub_policies for stage in sub.stages)
+    draws = max(1, _ROWS // len(rows)) if wide else 1
     width = 2 * _MARGIN + columns * (tile + _GAP) + _TEXT_WIDTH
-    sheet = Image.new("RGB", (width, 2 * _MARGIN + _LINE + (1 + draws * len(subs)) * (tile + _GAP)), _PAPER)
+    sheet = Image.new("RGB", (width, 2 * _MARGIN + _LINE + (1 + draws * len(rows)) * (tile + _GAP)), _PAPER)
     pen = ImageDraw.Draw(sheet)
     pen.text((_MARGIN, _MARGIN - 2), f"{policy.name}  {policy.hash[:19]}", _INK, _font())
     beside = _MARGIN + columns * (tile + _GAP) + 8
@@ -64,11 +91,11 @@ def draw_sheet(
 
     paste(originals, 0)
     _write(pen, "originals", (beside, top(0)), tile, _PALE)
-    for number, sub in enumerate(subs):
+    for number, each in enumerate(rows):
         first = 1 + draws * number
         for row in range(first, first + draws):
-            paste(augmented(policy, sub, images, columns, generator, masks), row)
-        words = f"{number + 1}. {describe_sub_policy(policy, sub)}"
+            paste(augmented(each.policy, images, columns, generator, masks), row)
+        words = f"{each.title}: {each.words}" if policy.scheduled else f"{number + 1}. {each.words}"
         _write(pen, words, (beside, top(first)), top(first + draws) - top(first) - _GAP, _INK)
     return sheet
 
@@ -84,21 +111,15 @@ def alternating(labels: Tensor) -> Tensor:
 
 
 def augmented(
-    policy: Policy,
-    sub: SubPolicy,
-    images: Tensor,
-    columns: int,
-    generator: torch.Generator,
-    masks: Tensor | None = None,
+    policy: Policy, images: Tensor, columns: int, generator: torch.Generator, masks: Tensor | None = None
 ) -> Tensor:
-    """The shown images through one sub-policy, their masks over them; partners come from all of them."""
-    alone = replace(policy, sub_policies=(replace(sub, weight=1.0),))
+    """The shown images through a policy, their masks over them; partners come from all of them."""
     if masks is None:
-        return alone(images, generator)[:columns]
-    plan = plan_of(alone)
+        return policy(images, generator)[:columns]
+    plan = plan_of(policy)
     draw = plan.draw(len(images), generator)
-    shown = apply_draw(alone, plan, images, draw)[:columns]
-    return overlaid(shown, apply_masks(alone, plan, masks[:columns], draw, _UNMARKED))
+    shown = apply_draw(policy, plan, images, draw)[:columns]
+    return overlaid(shown, apply_masks(policy, plan, masks[:columns], draw, _UNMARKED))
 
 
 def overlaid(images: Tensor, masks: Tensor) -> Tensor:

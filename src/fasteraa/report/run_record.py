@@ -15,6 +15,7 @@ from torch import Tensor
 from fasteraa.comparison.table import Comparison
 from fasteraa.errors import ConfigError, RunError, reason
 from fasteraa.methods.config import OBJECTIVES, RENAMED, SearchConfig, make_config, read_config, read_tables
+from fasteraa.methods.faster_aa.files import GradientFiles
 from fasteraa.methods.faster_aa.step import soft_policy
 from fasteraa.ops import select
 from fasteraa.policy.policy import Policy
@@ -74,11 +75,12 @@ def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
     check_is_run(folder)
     if comparison is not None and not (comparison / "comparison.json").is_file():
         raise RunError(f"the folder {str(comparison)!r} holds no comparison.json (--comparison): see fasteraa compare")
-    setup, metrics = _setup(folder), _metrics(folder.metrics)
-    start, policy, gradient = _policy(folder.start), _policy(folder.policy), _gradient(folder)
+    files = GradientFiles.to_read(path)
+    setup, metrics = _setup(folder), _metrics(files.metrics)
+    start, policy, gradient = _policy(files.start), _policy(folder.policy), _gradient(files)
     table = _comparison(path if comparison is None else comparison)
     state = _state(folder, setup, policy, gradient, len(metrics), table)
-    trajectory = _trajectory(folder, setup.config, setup.old)
+    trajectory = _trajectory(files, setup.config, setup.old)
     if setup.config is not None and trajectory is not None and (gradient is None or state == SEARCHING):
         gradient = soft_policy(setup.config, trajectory[-1]).freeze("what the search has so far")
     return RunRecord(
@@ -104,7 +106,8 @@ def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
 def check_is_run(folder: RunFolder) -> None:
     if not folder.path.is_dir():
         raise RunError(f"a report needs the folder of a run, {str(folder.path)!r} is none")
-    if not any(file.exists() for file in (folder.config, folder.policy, folder.path / "comparison.json")):
+    kept = (folder.config, folder.policy, folder.scores, folder.path / "comparison.json")
+    if not any(file.exists() for file in kept):
         raise RunError(
             f"the folder {str(folder.path)!r} is no run folder: it holds no config.toml, no policy.json and no "
             "comparison.json"
@@ -115,17 +118,20 @@ def status(path: Path) -> dict[str, Any]:
     """How far the run is, and a word that changes whenever the page would."""
     folder = RunFolder(path)
     check_is_run(folder)
-    setup, done = _setup(folder), len(_metrics(folder.metrics))
-    state = _state(folder, setup, _policy(folder.policy), _gradient(folder), done, _comparison(path))
-    planned = _planned(setup, _policy(folder.start)) or done
+    files = GradientFiles.to_read(path)
+    setup, done = _setup(folder), len(_metrics(files.metrics))
+    state = _state(folder, setup, _policy(folder.policy), _gradient(files), done, _comparison(path))
+    planned = _planned(setup, _policy(files.start)) or done
     return {"state": state, "epochs": done, "planned": planned, "version": version(path)}
 
 
 def version(path: Path) -> str:
-    run = RunFolder(path)
-    search = (run.config, run.metrics, run.checkpoint, run.start, run.policy, run.gradient, run.summary, run.preview)
-    beside = (run.result, run.race / "schedule.json", run.race / "runs", path / "comparison.json", path / "per_op.md")
-    return hashlib.sha256(repr([_stamp(file) for file in (*search, *beside)]).encode()).hexdigest()[:16]
+    run, files = RunFolder(path), GradientFiles.to_read(path)
+    search = (run.config, run.policy, run.summary, run.preview)
+    gradient = (files.metrics, files.checkpoint, files.start, files.policy)
+    race = (run.result, run.scores, run.race / "schedule.json", run.race / "runs")
+    beside = (*race, path / "comparison.json", path / "per_op.md")
+    return hashlib.sha256(repr([_stamp(file) for file in (*search, *gradient, *beside)]).encode()).hexdigest()[:16]
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:
@@ -141,7 +147,7 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 def _setup(folder: RunFolder) -> Setup:
     if not folder.config.exists():
-        return Setup()
+        return Setup(methods=("given",)) if folder.scores.is_dir() else Setup()  # by somebody's own training
     tables, text = read_tables(folder.config), _text(folder.config)
     if "run" not in tables:
         return Setup(make_config(_settings_of_version_01(tables)), (), text, old=True)
@@ -165,7 +171,7 @@ def _settings_of_version_01(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(folder: RunFolder, setup: Setup) -> str:
-    if setup.text is None and not folder.policy.exists():
+    if setup.text is None and not setup.methods and not folder.policy.exists():
         return COMPARE
     return RACE if setup.methods == ("given",) else SEARCH
 
@@ -218,7 +224,8 @@ def _planned(setup: Setup, start: Policy | None) -> int | None:
 
 
 def _trainings(folder: RunFolder) -> int:
-    return sum(not file.name.startswith(".") for file in (folder.race / "runs").glob("*.json"))
+    own = sum(not file.name.startswith(".") for file in (folder.race / "runs").glob("*.json"))
+    return own + sum(1 for _ in folder.scores.glob("*/result.json"))
 
 
 # --- files -----------------------------------------------------------------------------------------------------
@@ -249,9 +256,9 @@ def _policy(path: Path) -> Policy | None:
     return Policy.load(path) if path.exists() else None
 
 
-def _gradient(folder: RunFolder) -> Policy | None:
+def _gradient(files: GradientFiles) -> Policy | None:
     """Version 0.1 called it found.json."""
-    return _policy(folder.gradient) or _policy(folder.path / "found.json")
+    return _policy(files.policy) or _policy(files.run / "found.json")
 
 
 def _comparison(folder: Path) -> Comparison | None:
@@ -293,18 +300,18 @@ def _epoch(line: str) -> dict[str, float] | None:
 # --- the trajectory --------------------------------------------------------------------------------------------
 
 
-def _trajectory(folder: RunFolder, config: SearchConfig | None, old: bool) -> Tensor | None:
+def _trajectory(files: GradientFiles, config: SearchConfig | None, old: bool) -> Tensor | None:
     """(epochs + 1, 3, L, K, N): choice, probability and magnitude at the start and after every epoch."""
     if config is None:
         return None
-    state = folder.load_checkpoint(torch.device("cpu"), mmap=True, sealed=not old)
+    state = files.load_checkpoint(torch.device("cpu"), mmap=True, sealed=not old)
     if state is None or "trajectory" not in state:
         return None
     shape = (3, config.sub_policies, config.operation_count, len(select(config.ops)))
     trajectory = state["trajectory"]
     fits = isinstance(trajectory, Tensor) and trajectory.ndim == 5 and tuple(trajectory.shape[1:]) == shape
     if not fits or not len(trajectory) or not trajectory.is_floating_point() or not bool(trajectory.isfinite().all()):
-        raise RunError(f"the checkpoint {str(folder.checkpoint)!r} does not fit the settings in config.toml")
+        raise RunError(f"the checkpoint {str(files.checkpoint)!r} does not fit the settings in config.toml")
     return torch.as_tensor(trajectory, dtype=torch.float32).clone()
 
 

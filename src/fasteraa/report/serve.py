@@ -1,6 +1,6 @@
-"""The report of a run that goes on, in a browser on the same machine.
+"""The report of a run that has not ended, in a browser on the same machine.
 
-Two addresses and no files: the page, made anew when the folder has changed, and a small JSON status that it asks for.
+Two addresses and no files: the page, made again when the folder has changed, and a small JSON status that it asks for.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 
 from fasteraa.methods.op_effects import Effects
+from fasteraa.policy.describe import and_words, sentence
 from fasteraa.policy.policy import Policy
-from fasteraa.selection.result import Result, Row
+from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.selection.result import RaceResult, Result, Row
 from fasteraa.selection.score_race import ScoreResult
 
 
@@ -31,15 +33,16 @@ _BAR = 24  # columns of the longest bar
 
 
 def summarise(result: Result) -> str:
-    """The recommendation first, then the candidates as bars, then which operations help and harm."""
-    parts = [recommendation(result)]
-    if result.table:
-        parts.append(_bars(result.table))
+    """The recommendation, the policy in a sentence, the candidates as bars, what helps and harms, the files."""
+    parts = [recommendation(result), f"{result.chosen}: {sentence(result.policy)}"]
+    if result.race is not None:
+        parts.append("\n".join(filter(None, (_bars(result.table), _alike(result.race)))))
     if result.effects is not None:
         parts.append(_effects(result.effects))
     if result.race is None or result.chosen.startswith("faster-aa"):
         parts.append(gradient_summary(result))
-    parts.append(result.policy.describe())
+    if result.folder is not None:
+        parts.append(_files(result, RunFolder(result.folder)))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -51,11 +54,9 @@ def recommendation(result: Result) -> str:
 
 
 def _early(result: Result) -> str:
-    for details in result.details.values():
-        if not details.get("finished", True):
-            done, planned = len(details["epochs"]), details["planned"]
-            return f"The gradient search ended early, after {done} of {planned} epochs (--resume continues)."
-    return ""
+    early = {label: each.get("done") for label, each in result.details.items() if not each.get("finished", True)}
+    words = [f"{label} ended early{f', after {done}' if done else ''}" for label, done in early.items()]
+    return f"{' and '.join(words)} (--resume continues)." if words else ""
 
 
 def _bars(table: Sequence[Row]) -> str:
@@ -69,10 +70,54 @@ def _bars(table: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _effects(effects: Effects) -> str:
+def _alike(race: RaceResult) -> str:
+    """Finalists whose difference to the winner is within its interval, and what would tell them apart."""
+    finalists = [row.label for row in race.table[1:] if not (row.failed or row.eliminated)]
+    against = {label: race.against(label) for label in finalists}
+    alike = [label for label, each in against.items() if each is not None and abs(each.mean) <= each.half]
+    if not alike or race.chosen.label == "none":  # of which the recommendation tells
+        return ""
+    flag = "--race-trainings" if race.counted else "--race-minutes"
     return (
-        f"Operations on these images, change of the loss in % when an image is transformed once (± two standard "
-        f"errors, {effects.trainings} trainings):\n  {effects.words()}"
+        f"These trainings alone do not tell {and_words(alike)} from {race.chosen.label}: "
+        f"more of them would (a larger {flag})."
+    )
+
+
+_CLEAR = 2  # standard errors
+
+
+def _effects(effects: Effects) -> str:
+    """Operations that help, that harm, and those of which the trainings cannot tell."""
+    clear = [op for op in effects.of if abs(effects.of[op]) > _CLEAR * effects.errors[op]]
+    ranked = sorted(effects.of, key=lambda op: effects.of[op])
+    rows = {
+        "help": [op for op in ranked if op in clear and effects.of[op] < 0],
+        "harm": [op for op in reversed(ranked) if op in clear and effects.of[op] > 0],
+        "unclear": [op for op in ranked if op not in clear],
+    }
+    lines = [f"  {name:7}  {', '.join(map(effects.words, ops))}" for name, ops in rows.items() if ops]
+    head = (
+        f"Operations on these images: change of the loss in % when an image is transformed once, "
+        f"± two standard errors, from {effects.trainings} trainings"
+    )
+    return "\n".join([head, *lines])
+
+
+def _files(result: Result, folder: RunFolder) -> str:
+    """Where everything is, how to load the policy, and the next command."""
+    pairs, masks = "sample_pairing" in result.policy.ops, result.data.masks is not None
+    arguments = ", ".join(["pool=train_images"] * pairs + ["mask_fill=255"] * masks)
+    pool = "   # pool: images to mix in, a list or uint8 (N, 3, H, W)" if pairs else ""
+    path = folder.path
+    return "\n".join(
+        [
+            f"policy   {folder.policy}  {result.policy.hash[:19]}",
+            f"picture  {folder.preview}",
+            f"python   fasteraa.load({str(path)!r}).transform({arguments}){pool}",
+            f"details  fasteraa show {path}",
+            f"next     fasteraa report {path}",
+        ]
     )
 
 

@@ -13,11 +13,17 @@ _RUN, _MEAN, _PAPER = ("dot faint", 2.5), ("mean", 4.0), ("ring", 5.0)  # class 
 
 def to_svg(result: Reproduction) -> str:
     """Our mean as a dark dot with its interval, our runs as pale ones, the paper's number as a ring."""
-    shown = [row for row in result.lines if row.values or _paper(row) is not None]
+    shown = [row for row in _of_one_unit(result) if row.values or _paper(row) is not None]
     if not any(map(_numbers, shown)):
         nothing = text(20, 40, "nothing was run, and the paper has no numbers")
         return drawing(_WIDTH, 60, [nothing], result.table.title)
     return _curve(result, shown) if result.table.axis else _dots(result, shown)
+
+
+def _of_one_unit(result: Reproduction) -> list[LineResult]:
+    """One scale has one unit: hours beside errors are left to the table."""
+    alone = {row.line.measure for row in result.lines} == {"hours"}
+    return [row for row in result.lines if alone or row.line.measure != "hours"]
 
 
 def _numbers(row: LineResult) -> list[float]:
@@ -112,9 +118,10 @@ def _dots_of(row: LineResult) -> list[tuple[float, str, float]]:
 
 
 def _legend(result: Reproduction) -> list[str]:
-    ours = "our mean" + (", 95% interval" if any(map(_interval, result.lines)) else "")
+    rows = _of_one_unit(result)
+    ours = "our mean" + (", 95% interval" if any(map(_interval, rows)) else "")
     items = [(_MEAN, ours), (_RUN, "a run of ours")]
-    if any(_paper(row) is not None for row in result.lines):
+    if any(_paper(row) is not None for row in rows):
         items.append((_PAPER, "the paper"))
     marks, x = [], 20
     for (kind, radius), words in items:

@@ -12,7 +12,7 @@ from typing import Any
 from fasteraa.report.comparison import difference, markdown_row, plain
 from fasteraa.reproduce.plot import to_svg
 from fasteraa.reproduce.result import LineResult, Reproduction, places, standings
-from fasteraa.reproduce.schema import Search
+from fasteraa.reproduce.schema import Cost, Search
 from fasteraa.runtime.files import write_atomic
 from fasteraa.train.statistics import Estimate
 
@@ -90,8 +90,8 @@ def summary(result: Reproduction) -> str:
     """How much of it was run."""
     can_be_run = [row for row in result.lines if row.line.policy is not None]
     ours = [row for row in can_be_run if row.asked_for]
-    full = sum(len(row.values) >= result.runs for row in ours)
-    some = sum(0 < len(row.values) < result.runs for row in ours)
+    full = sum(len(row.values) >= row.runs(result.runs) for row in ours)
+    some = sum(0 < len(row.values) < row.runs(result.runs) for row in ours)
     unknown = sum(not row.known for row in ours)
     rest = len(ours) - full - some - unknown
     words = f"{full} of {len(ours)} numbers were measured in full, {some} in part, {rest} not at all"
@@ -142,7 +142,9 @@ def to_dict(result: Reproduction) -> dict[str, Any]:
 
 def _line(row: LineResult) -> dict[str, Any]:
     line, policy = row.line, row.line.policy
-    described = {**vars(policy), "settings": dict(policy.settings)} if isinstance(policy, Search) else policy
+    described = vars(policy) if isinstance(policy, Cost) else policy
+    if isinstance(policy, Search):
+        described = {**vars(policy), "settings": dict(policy.settings)}
     return {
         "data": line.data,
         "recipe": line.recipe,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fasteraa.reproduce.schema import Line, Table
+from fasteraa.reproduce.schema import Cost, Line, Table
 from fasteraa.train.statistics import Estimate, estimate, paired
 
 
@@ -25,6 +25,10 @@ class LineResult:
     def ours(self) -> Estimate | None:
         """The mean over seeds with its interval; None if nothing was measured."""
         return estimate(list(self.values.values())) if self.values else None
+
+    def runs(self, planned: int) -> int:
+        """How many are needed: of what is extrapolated there is one."""
+        return 1 if isinstance(self.line.policy, Cost) else planned
 
     @property
     def label(self) -> str:

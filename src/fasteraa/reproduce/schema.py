@@ -7,16 +7,17 @@ here. `paper` is None where the paper has no number: in its figures, and for wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from fasteraa.data import RECIPES
-from fasteraa.methods.config import PAPER_EPOCHS
+from fasteraa.methods.config import TRAIN_CHUNK, paper_settings
 from fasteraa.train.recipe import PAPER, TrainRecipe
 
 OURS = "Faster AA"
-FULL: Mapping[str, Any] = MappingProxyType({"objective": "paper", "critic": "wrn-40-2", "epochs": PAPER_EPOCHS})
+NORM_FREE = f"{OURS}, norm-free critic"  # the paper's objective with our critic and a draw for each image
+FULL: Mapping[str, Any] = MappingProxyType(paper_settings())
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Search:
     settings: Mapping[str, Any] = field(
         default_factory=lambda: FULL
     )  # of SearchConfig, where they are not its defaults
+    methods: tuple[str, ...] = ("faster-aa",)
+    minutes: float = 0.0  # what the methods may take; 0 for as long as they need
+    per_seed: bool = True  # False: one search, with whose policy every seed trains
     keep: int | None = None  # train with so many of the sub-policies, drawn by the seed
     race_minutes: float = 0.0  # of the race after the search; 0 for none
 
@@ -69,16 +73,29 @@ class Search:
         """How many images are to be searched on, as far as that is known."""
         return self.images or (DATA[self.source].whole if self.source in DATA else None)
 
+    @property
+    def budgeted(self) -> bool:
+        """Whether methods are asked as `fasteraa search` asks them, with a budget, and one answer is kept."""
+        return not self.per_seed
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method costs as published, extrapolated from the searches of the table with so many minutes."""
+
+    method: str
+    minutes: float
+
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One number of the paper."""
 
     data: str  # of DATA
-    policy: str | Search | None
+    policy: str | Search | Cost | None
     label: str
     paper: float | None
-    recipe: str = ""  # of fasteraa.train.recipe.PAPER; empty where the search itself is measured
+    recipe: str = ""  # of find_recipe; empty where the search itself is measured
     measure: str = "error"  # or error_top5, or hours (of the search)
     x: float | None = None  # place in a figure
     note: str = ""
@@ -99,20 +116,20 @@ class Table:
     unit: str = "error %"
     axis: str = ""  # of a figure
     logarithmic: bool = False
+    beside: str = ""  # another table that belongs to it
     ranked: bool = False  # the same policies on several data sets: say who is ahead
 
 
 def search_on(source: str, **settings: Any) -> Search:
     """The paper's search on a data set: its number of images, L = 10, K = 2, unless said otherwise."""
     subset = RECIPES[source]
-    critic = "resnet-50" if source == "imagenet" else "wrn-40-2"
     size = subset.size if source == "imagenet" else None
     return Search(
         source=source,
         images=subset.subset,
         classes=subset.classes,
         size=size,
-        settings=MappingProxyType({**FULL, "critic": critic, **settings}),
+        settings=MappingProxyType({**paper_settings(source), **settings}),
     )
 
 
@@ -133,5 +150,10 @@ OWN_RECIPES: dict[str, TrainRecipe] = {
 }
 
 
+CHUNKED = "/chunks"  # at the end of a recipe's name: as the paper trains with policies of its own search
+
+
 def find_recipe(name: str) -> TrainRecipe:
-    return OWN_RECIPES[name] if name in OWN_RECIPES else PAPER[name]
+    plain = name.removesuffix(CHUNKED)
+    recipe = OWN_RECIPES[plain] if plain in OWN_RECIPES else PAPER[plain]
+    return recipe if plain == name else replace(recipe, chunk_size=TRAIN_CHUNK)

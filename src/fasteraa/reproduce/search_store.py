@@ -2,6 +2,7 @@
 
 A search has a folder of its own, searches/NAME, as `fasteraa.search` leaves one: faster-aa.json is what the gradient
 search found, policy.json the answer, which is the race's where there was one. Lines with and without a race share it.
+Those of a folder may also be packed in one file, searches.json.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import json
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from fasteraa.data import ImageSet, load, stratify
-from fasteraa.errors import DataError
+from fasteraa.errors import ConfigError, DataError
 from fasteraa.methods.config import SearchConfig, make_config
+from fasteraa.methods.faster_aa.files import GradientFiles
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.reproduce.schema import Search
 from fasteraa.reproduce.setting import Setting
 from fasteraa.reproduce.smoke import quick_search
+from fasteraa.runtime.documents import read_json, read_text
+from fasteraa.runtime.files import write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 
+SEARCHES, PACKED = "searches", "searches.json"
 _Images = tuple[str, int | None, int | None, int | None]  # of a named set: images, classes, size
 
 
@@ -46,8 +52,14 @@ class SearchStore:
             return dict.fromkeys(seeds, named(policy))
         if self._fingerprint(policy) is None:
             return {}
-        searched = {seed: self.read(policy, seed) for seed in seeds}
+        searched = {seed: self.read(policy, seed) for seed in self.seeds(policy)}
+        if not policy.per_seed:
+            searched = dict.fromkeys(seeds, searched[0])
         return {seed: sample_sub_policies(each, policy.keep, seed) for seed, each in searched.items() if each}
+
+    def seeds(self, search: Search) -> range:
+        """Of the searches to make."""
+        return range(self.setting.seeds if search.per_seed else 1)
 
     def differences(self, search: Search) -> list[str]:
         """How the images that were searched on differ from those of the table, as far as their numbers show."""
@@ -70,16 +82,27 @@ class SearchStore:
         return self.lacks_images(search) and len(self._kept_fingerprints(search)) > 1
 
     def read(self, search: Search, seed: int) -> Policy | None:
-        folder = RunFolder(self.folder(search, seed))
+        if search.budgeted:  # the end of its time may have come first: that is part of it
+            folder = RunFolder(self.folder(search, seed))
+            return Policy.load(folder.policy) if folder.policy.exists() else None
+        kept = self._read(self.folder(search, seed).name)
         if not search.race_minutes:
-            return _finished(folder.gradient if folder.gradient.exists() else folder.policy)
-        policy = _finished(folder.policy)
+            return _finished(kept.gradient or kept.policy)
+        policy = _finished(kept.policy)
         return policy if policy and {"race", "calibration"} & policy.provenance.keys() else None  # 0.1: calibration
 
     def folder(self, search: Search, seed: int) -> Path:
         fingerprint = self._fingerprint(search)
         assert fingerprint is not None, "nothing is searched or found without images"
-        return self.setting.out / "searches" / search_name(search, self.config(search, seed), fingerprint)
+        return self.setting.out / SEARCHES / search_name(search, self.config(search, seed), fingerprint)
+
+    def _read(self, name: str) -> Kept:
+        folder = self.setting.out / SEARCHES / name
+        return Kept.of(folder) if folder.is_dir() else self._packed.get(name, Kept())
+
+    @cached_property
+    def _packed(self) -> dict[str, Kept]:
+        return read_packed(self.setting.out / PACKED)
 
     def config(self, search: Search, seed: int) -> SearchConfig:
         settings = {**search.settings, "seed": seed}
@@ -120,11 +143,12 @@ class SearchStore:
 
     @cached_property
     def _kept(self) -> dict[str, str]:
-        """Folder of a finished search -> fingerprint of the images that it was made on."""
-        files = (self.setting.out / "searches").glob("*/policy.json")
-        policies = {file.parent.name: policy for file in files if (policy := _finished(file))}
-        kept = {name: policy.provenance.get("data", {}).get("fingerprint") for name, policy in policies.items()}
-        return {name: fingerprint for name, fingerprint in kept.items() if fingerprint}
+        """Name of a finished search -> fingerprint of the images that it was made on."""
+        names = {file.parent.name for file in (self.setting.out / SEARCHES).glob("*/policy.json")}
+        kept = {name: self._read(name) for name in sorted(names | self._packed.keys())}
+        policies = {name: policy for name, each in kept.items() if (policy := _finished(each.policy))}
+        found = {name: policy.provenance.get("data", {}).get("fingerprint") for name, policy in policies.items()}
+        return {name: fingerprint for name, fingerprint in found.items() if fingerprint}
 
     def images(self, search: Search) -> ImageSet:
         setting, name = self.setting, search.source
@@ -141,7 +165,13 @@ def search_name(search: Search, config: SearchConfig, fingerprint: str) -> str:
     """The folder of a search. Its key is what decides the outcome, so tables share searches, wherever images lie."""
     settings = config.plain()
     settings["backbone"] = settings.pop("critic")  # as version 0.1 called it: keys are those of searches made with it
-    key = hashlib.sha256(json.dumps([fingerprint, settings], sort_keys=True).encode()).hexdigest()[:12]
+    parts: list[Any] = [fingerprint, settings]
+    if search.budgeted:
+        parts += [list(search.methods), search.minutes, search.race_minutes]
+    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+    if search.budgeted:
+        what = "race" if search.race_minutes else "-".join(search.methods)
+        return f"{search.source}-{search.images or 'all'}-{what}-{search.minutes or search.race_minutes:g}min-{key}"
     objective = "" if config.objective == "paper" else f"{config.objective}-"
     size = f"L{config.sub_policies}-K{config.operation_count}"
     return f"{search.source}-{search.images or 'all'}-{objective}{size}-{config.seed}-{key}"
@@ -155,7 +185,54 @@ def sample_sub_policies(policy: Policy, count: int | None, seed: int) -> Policy:
     return replace(policy, sub_policies=tuple(policy.sub_policies[index] for index in indices.tolist()))
 
 
-def _finished(file: Path) -> Policy | None:
-    """A policy that was searched to the end."""
-    policy = Policy.load(file) if file.exists() else None
+# --- keeping them ----------------------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    """What a search left behind."""
+
+    policy: Policy | None = None
+    gradient: Policy | None = None  # of the gradient search, where a race chose
+    config: str = ""  # its config.toml
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        run, gradient = RunFolder(folder), GradientFiles.to_read(folder).policy
+        return cls(
+            policy=Policy.load(run.policy) if run.policy.exists() else None,
+            gradient=Policy.load(gradient) if gradient.exists() else None,
+            config=read_text(run.config, ConfigError) if run.config.exists() else "",
+        )
+
+
+def pack(out: Path) -> None:
+    """The searches of a folder, in searches.json instead of in folders of their own: a line each."""
+    folders = sorted(folder for folder in (out / SEARCHES).iterdir() if folder.is_dir())
+    lines = [f"{json.dumps(folder.name)}: {json.dumps(_content(folder))}" for folder in folders]
+    write_atomic(out / PACKED, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _content(folder: Path) -> dict[str, Any]:
+    """As it is in the files."""
+    files = {"policy": RunFolder(folder).policy, "gradient": GradientFiles.to_read(folder).policy}
+    return {part: read_json(file) for part, file in files.items() if file.exists()} | {"config": Kept.of(folder).config}
+
+
+def read_packed(file: Path) -> dict[str, Kept]:
+    """Empty if there is no file."""
+    content = read_json(file) if file.exists() else {}
+    if not isinstance(content, dict) or not all(isinstance(each, dict) for each in content.values()):
+        raise DataError(f"{str(file)!r} must hold an object for each search")
+
+    def policy(part: Any) -> Policy | None:
+        return None if part is None else Policy.from_json(json.dumps(part))
+
+    return {
+        name: Kept(policy(each.get("policy")), policy(each.get("gradient")), str(each.get("config", "")))
+        for name, each in content.items()
+    }
+
+
+def _finished(policy: Policy | None) -> Policy | None:
+    """One that was searched to the end."""
     return policy if policy is not None and policy.provenance.get("finished") else None

@@ -2,48 +2,71 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 from fasteraa.api import search as run_search
 from fasteraa.data import ImageSet
-from fasteraa.errors import DataError, RaceError, RunError, Stopped
-from fasteraa.methods import DEFAULT_METHODS
+from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
+from fasteraa.methods import DEFAULT_METHODS, METHODS, Method
+from fasteraa.report.comparison import plain
 from fasteraa.reproduce.schema import Search
 from fasteraa.reproduce.search_store import SearchStore
+from fasteraa.reproduce.setting import Setting
 from fasteraa.reproduce.smoke import quick_race
+from fasteraa.runtime.files import write_atomic
 from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.runtime.signals import explain_stop
 from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.result import Result
 
+COST = "cost.json"  # in the folder of a search with a budget: what it took
+_ROOM = 1.15  # times its budget: starting, and writing the result
+_QUICK_TRAININGS = 14  # of which half are enough for every method
 GRADIENT_ONLY = ("faster-aa",)  # the paper's search; no policy is trained with
 
 
 def make_searches(store: SearchStore, search: Search) -> list[str]:
     """One for every seed; why some failed. One that fails does not end the others, which are hours of work."""
     setting, failures = store.setting, []
-    missing = sorted(set(range(setting.seeds)) - store.policies(search).keys())
+    missing = sorted(set(store.seeds(search)) - store.policies(search).keys())
     if not missing or store.lacks_images(search):
         return []
     images = store.images(search)
     for seed in missing:
         if setting.time_left:
-            try:
-                _make(store, search, images, seed)
-            except Stopped:
-                raise
-            except (RunError, DataError) as error:
-                failures.append(f"{store.folder(search, seed).name}: {error}")
+            why = _tried_to_make(store, search, images, seed)
+            if why:
+                failures.append(f"{store.folder(search, seed).name}: {why}")
                 setting.say(failures[-1])
     return failures
 
 
+def _tried_to_make(store: SearchStore, search: Search, images: ImageSet, seed: int) -> str:
+    """Why it failed; empty if it did not. A method that breaks in any way must not end those of others."""
+    try:
+        _make(store, search, images, seed)
+    except Stopped:
+        raise
+    except (RunError, DataError, ConfigError) as error:
+        return str(error)
+    except Exception as error:
+        if not search.budgeted:
+            raise
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def _make(store: SearchStore, search: Search, images: ImageSet, seed: int) -> None:
+    if search.budgeted:
+        _ask_methods(store, search, images)
+        return
     gradient = replace(search, race_minutes=0.0)
-    with _stop_says_how_to_continue(store.setting.out):
+    with explain_stop(_stopped(store.setting)):
         if store.read(gradient, seed) is None:
             _search(store, gradient, images, seed)
         if search.race_minutes and store.read(gradient, seed) and store.setting.time_left:
@@ -72,14 +95,14 @@ def _search(store: SearchStore, search: Search, images: ImageSet, seed: int) -> 
 
 def _race(store: SearchStore, search: Search, images: ImageSet, seed: int) -> None:
     """As `fasteraa search` does, in the folder of the search."""
-    setting, began = store.setting, time.monotonic()
+    setting, began, folder = store.setting, time.monotonic(), store.folder(search, seed)
     result = run_search(
         images,
         store.config(search, seed),
         methods=GRADIENT_ONLY if setting.quick else DEFAULT_METHODS,
         race=quick_race() if setting.quick else RaceConfig(minutes=search.race_minutes),
-        out=store.folder(search, seed),
-        resume=True,
+        out=folder,
+        resume=RunFolder(folder).config.exists(),
         device=setting.device,
         jobs=1 if setting.quick else None,
     )
@@ -89,12 +112,53 @@ def _race(store: SearchStore, search: Search, images: ImageSet, seed: int) -> No
     setting.say(f"race on {search.source}, seed {seed}: {result.race.sentence()} ({seconds:.0f} s)")
 
 
-@contextmanager
-def _stop_says_how_to_continue(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except Stopped as error:
-        raise Stopped(
-            f"stopped in a search; everything is kept in {str(out)!r}: give the same command again to continue",
-            error.signal,
-        ) from error
+def _ask_methods(store: SearchStore, search: Search, images: ImageSet) -> None:
+    """As `fasteraa search --methods ...` does: one method with its time and no race, or all of them and a race."""
+    setting, folder, minutes = store.setting, store.folder(search, 0), search.minutes or search.race_minutes
+    if time.time() + _ROOM * 60 * minutes > setting.until and not setting.quick:
+        setting.say(f"{folder.name}: needs {_ROOM * minutes:g} minutes, which are not left; the same command continues")
+        return
+    methods = _available(search.methods, setting)
+    race: RaceConfig | bool = RaceConfig(minutes=search.race_minutes) if search.race_minutes else False
+    began = time.monotonic()
+    with explain_stop(_stopped(setting)):
+        result = run_search(
+            images,
+            store.config(search, 0),
+            methods=methods,
+            race=quick_race(_QUICK_TRAININGS) if setting.quick else race,
+            out=folder,
+            resume=RunFolder(folder).config.exists(),
+            device=setting.device,
+            minutes=search.minutes or None if not setting.quick else None,
+            jobs=1 if setting.quick else None,
+        )
+    seconds = time.monotonic() - began
+    names = [each.name for each in methods]
+    told = {"methods": names, "minutes": minutes, "seconds": seconds}
+    chosen = {"chosen": result.policy.name, "device": setting.device, "tried": _tried(result)}
+    write_atomic(folder / COST, json.dumps(plain({**told, **chosen}), indent=1) + "\n")
+    setting.say(f"{', '.join(names)} on {search.source}: {result.policy.name} ({seconds:.0f} s)")
+
+
+def _tried(result: Result) -> dict[str, Any]:
+    """What each candidate's method tried: fold and score, in its order."""
+    return {label: details["tried"] for label, details in result.details.items() if "tried" in details}
+
+
+def _available(names: Sequence[str], setting: Setting) -> list[Method]:
+    """Those that can be made; a method whose package is missing is left out of several, and an error alone."""
+    methods: list[Method] = []
+    for name in names:
+        try:
+            kind = METHODS.load(name)
+            methods.append(kind.reduced() if setting.quick else kind())
+        except ConfigError as error:
+            if len(names) == 1:
+                raise
+            setting.say(f"racing without {name}: {error}")
+    return methods
+
+
+def _stopped(setting: Setting) -> str:
+    return f"stopped in a search; everything is kept in {str(setting.out)!r}: give the same command again to continue"

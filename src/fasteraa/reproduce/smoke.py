@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fasteraa.data import load
-from fasteraa.runtime.files import explain_os_error
+from fasteraa.runtime.files import replacing
 from fasteraa.selection.config import RaceConfig
 from fasteraa.train.recipe import TrainRecipe
 
@@ -36,10 +36,9 @@ def quick_sources(folder: Path) -> dict[str, str]:
         if not file.exists():
             train = load(None, subset=TRAIN, size=SIDE, seed=seed)
             test = load(None, split="test", subset=TEST, size=SIDE, seed=seed)
-            with explain_os_error(file):
-                file.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(file) as partial:
                 np.savez(
-                    file,
+                    partial,
                     x_train=train.images.numpy(),
                     y_train=train.labels.numpy(),
                     x_test=test.images.numpy(),
@@ -56,5 +55,5 @@ def quick_search(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "critic": "small", "epochs": 1, "batch_size": 20}
 
 
-def quick_race() -> RaceConfig:
-    return RaceConfig(trainings=4, network="small", epochs=1, train={"batch_size": 20, "warmup": 0.0})
+def quick_race(trainings: int = 4) -> RaceConfig:
+    return RaceConfig(trainings=trainings, network="small", epochs=1, train={"batch_size": 20, "warmup": 0.0})

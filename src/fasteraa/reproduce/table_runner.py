@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
-import time
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.policy.policy import Policy
+from fasteraa.report.comparison import plain
+from fasteraa.reproduce.published_costs import Measured, dada_step, fast_aa_trial, gradient_step, hours
 from fasteraa.reproduce.render import publish
 from fasteraa.reproduce.result import LineResult, Reproduction
-from fasteraa.reproduce.schema import DATA, Line, Search, Table
+from fasteraa.reproduce.schema import DATA, Cost, Line, Search, Table
 from fasteraa.reproduce.search_store import SearchStore
 from fasteraa.reproduce.searches import make_searches
 from fasteraa.reproduce.setting import Setting, check_sources
 from fasteraa.reproduce.smoke import quick_sources
 from fasteraa.reproduce.tables import find_table
 from fasteraa.reproduce.trainings import Trainings, Values
+from fasteraa.runtime.clock import end_of
 from fasteraa.runtime.device import find_device
-from fasteraa.runtime.files import as_file_name
+from fasteraa.runtime.files import as_file_name, write_atomic
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Say
 
@@ -38,7 +40,7 @@ def reproduce(
     sources: Mapping[str, str] | None = None,
     subset: int | None = None,
     only: str | Sequence[str] = (),
-    max_minutes: float | None = None,
+    minutes: float | None = None,
     table_only: bool = False,
     say: Say = print,
     command: str | None = None,
@@ -48,7 +50,7 @@ def reproduce(
     `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines that have
     each of these in data, network or label, `table_only` makes the table from what is there. Runs keep `command`.
     """
-    table, until = find_table(name), _end_of(max_minutes)
+    table, until = find_table(name), end_of(minutes)
     find_device("cpu" if quick else device)
     check_sources(sources or {})
     folder = Path(out)
@@ -79,13 +81,6 @@ def reproduce(
     return result
 
 
-def _end_of(max_minutes: float | None) -> float:
-    """The moment (time.time()) at which so many minutes will have passed."""
-    if max_minutes is not None and not max_minutes >= 0:
-        raise ConfigError(f"max_minutes must be at least 0, got {max_minutes}")
-    return math.inf if max_minutes is None else time.time() + 60 * max_minutes
-
-
 class TableRunner:
     """The lines of a table that were asked for, with our numbers."""
 
@@ -102,6 +97,7 @@ class TableRunner:
         self.failures: list[str] = []  # of searches
         self.trainings = Trainings(setting, self.searches)
         self.values: dict[int, Values] = {}  # by the index of a line
+        self.extrapolations: dict[int, str] = {}  # how the cost of a published setting was extrapolated, by the same
 
     def collect(self, run: bool) -> None:
         """Searches first, then trainings, data set by data set, so that one of them is in memory at a time."""
@@ -115,6 +111,37 @@ class TableRunner:
         for data in dict.fromkeys(line.data for line in trained.values()):
             on_data = {index: line for index, line in trained.items() if line.data == data}
             self.values |= self.trainings.measure(data, on_data, run)
+        self._collect_costs()
+
+    def _collect_costs(self) -> None:
+        """Of published settings, once everything is there that they are extrapolated from."""
+        costs = {index: line.policy for index, line in self.lines.items() if isinstance(line.policy, Cost)}
+        if not costs:
+            return
+        measured = self._measured_costs()
+        for index, cost in costs.items():
+            if (extrapolated := hours(cost.method, measured)) is not None:
+                self.values[index], self.extrapolations[index] = {0: extrapolated[0]}, extrapolated[1]
+        if measured.training is not None or measured.paper_step is not None:
+            content = json.dumps(plain(measured.plain()), indent=1) + "\n"
+            write_atomic(self.setting.out / self.table.name / "timings.json", content)
+
+    def _measured_costs(self) -> Measured:
+        """From the searches and trainings of this table."""
+        by_method: dict[str, Path] = {}
+        for line in self.lines.values():
+            if isinstance(line.policy, Search) and self.searches.policies(line.policy):
+                name = line.policy.methods[0] if len(line.policy.methods) == 1 else "race"
+                published = name == "faster-aa" and not line.policy.budgeted
+                by_method["paper" if published else name] = self.searches.folder(line.policy, 0)
+        none = Path("none")
+        return Measured(
+            training=self.trainings.seconds(),
+            paper_step=gradient_step(by_method.get("paper", none)),
+            default_step=gradient_step(by_method.get("faster-aa", none)),
+            trial=fast_aa_trial(by_method.get("fast-aa", none)),
+            dada_step=dada_step(by_method.get("dada", none)),
+        )
 
     def check(self, earlier: Path | None) -> None:
         """An error where there is not one number, and a reason for that or an earlier table that would be lost."""
@@ -155,6 +182,8 @@ class TableRunner:
             words.append("not asked for")
         elif not values:
             words.append("not run" if known else "unknown without the images")
+        elif isinstance(line.policy, Cost):
+            words.append(self.extrapolations[index])
         elif len(values) < self.setting.seeds:
             words.append(f"{len(values)} of {self.setting.seeds} runs")
         differences = self._differences(line, asked_for)

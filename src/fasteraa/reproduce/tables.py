@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from fasteraa.errors import ConfigError, choices_hint
+from fasteraa.reproduce.equal_budget import EQUAL_BUDGET
 from fasteraa.reproduce.quality import QUALITY
-from fasteraa.reproduce.schema import FULL, OURS, Line, Search, Table, search_on
+from fasteraa.reproduce.schema import CHUNKED, FULL, OURS, Line, Search, Table, search_on
 
 CIFAR10, CIFAR100, SVHN, IMAGENET = (search_on(name) for name in ("cifar10", "cifar100", "svhn", "imagenet"))
 
@@ -34,7 +35,8 @@ def _results(
     base, cutout, aa, pba, fast, *ours = numbers
 
     def line(label: str, policy: str | Search | None, paper: float | None, note: str = "") -> Line:
-        return Line(data=data, recipe=recipe, label=label, policy=policy, paper=paper, note=note)
+        own = recipe + CHUNKED * isinstance(policy, Search)
+        return Line(data=data, recipe=own, label=label, policy=policy, paper=paper, note=note)
 
     lines = [
         line("baseline", "none", base),
@@ -81,7 +83,12 @@ def _gpu_hours() -> Table:
                 lines.append(Line(data=data, label=label, policy=None, paper=hours, measure="hours"))
         lines.append(Line(data=data, label=OURS, policy=search, paper=ours, measure="hours"))
     return Table(
-        name="gpu-hours", title="What a search costs (Table 1)", lines=tuple(lines), unit="GPU hours", logarithmic=True
+        name="gpu-hours",
+        title="What a search costs (Table 1)",
+        lines=tuple(lines),
+        unit="GPU hours",
+        logarithmic=True,
+        beside="equal-budget",
     )
 
 
@@ -105,7 +112,7 @@ def _imagenet() -> Table:
             line("baseline", "none", base, measure),
             line("AA", "autoaugment-imagenet", aa, measure, their_base),
             line("Fast AA", None, fast, measure),
-            line(OURS, IMAGENET, ours, measure),
+            line(OURS, IMAGENET, ours, measure, "each image draws its own sub-policy (the paper: 32 share one)"),
         ]
     return Table(name="imagenet", title="Validation errors on ImageNet with ResNet-50 (Table 6)", lines=tuple(lines))
 
@@ -114,7 +121,7 @@ def _figure(name: str, title: str, setting: str, values: tuple[int, ...], axis: 
     lines = tuple(
         Line(
             data="cifar10",
-            recipe="cifar/wrn-40-2",
+            recipe="cifar/wrn-40-2" + CHUNKED,
             label=f"{axis} {value}",
             policy=search_on("cifar10", **{setting: value}),
             paper=known.get(value),
@@ -131,7 +138,7 @@ def _data_size() -> Table:
     sampled = Search(source="cifar10", settings=MappingProxyType({**FULL, "sub_policies": 80}), keep=10)
 
     def line(label: str, policy: Search | None, paper: float) -> Line:
-        return Line(data="cifar10", recipe="cifar/wrn-40-2", label=label, policy=policy, paper=paper)
+        return Line(data="cifar10", recipe="cifar/wrn-40-2" + CHUNKED, label=label, policy=policy, paper=paper)
 
     lines = (
         line("Fast AA, searched on 4,000", None, 3.6),
@@ -162,7 +169,9 @@ def _reduced() -> Table:
 
 def _policy_training() -> Table:
     def line(label: str, policy: str | Search, paper: float | None, note: str = "") -> Line:
-        return Line(data="cifar10", recipe="cifar/wrn-28-10", label=label, policy=policy, paper=paper, note=note)
+        return Line(
+            data="cifar10", recipe="cifar/wrn-28-10" + CHUNKED, label=label, policy=policy, paper=paper, note=note
+        )
 
     lines = (
         line("trained policies", CIFAR10, 2.6),
@@ -206,6 +215,7 @@ TABLES: dict[str, Table] = {
         _data_size(),
         _policy_training(),
         QUALITY,
+        *EQUAL_BUDGET,
     )
 }
 
@@ -214,3 +224,9 @@ def find_table(name: str) -> Table:
     if name not in TABLES:
         raise ConfigError(f"the paper has no table or figure {name!r} here: {choices_hint(name, TABLES)}")
     return TABLES[name]
+
+
+def with_beside(name: str) -> list[str]:
+    """The table, and the one that belongs to it."""
+    beside = find_table(name).beside
+    return [name, beside] if beside else [name]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from fasteraa.errors import DataError
-from fasteraa.reproduce.schema import DATA, Line
+from fasteraa.reproduce.schema import DATA, Line, Search
 from fasteraa.reproduce.search_store import SearchStore
 from fasteraa.reproduce.setting import Setting
 from fasteraa.train.job import Outcome, TrainJob, make_job
@@ -36,6 +37,7 @@ class Trainings:
         self.differences: dict[str, list[Difference]] = {}  # data set -> of what is there
         self.remarks: dict[str, None] = {}
         self.devices: set[str] = set()
+        self.shares: list[float] = []  # seconds of each training that was found or run
 
     def measure(self, data: str, lines: Mapping[int, Line], run: bool) -> dict[int, Values]:
         """Index of a line on the data set -> its values; with `run` those that are missing are trained first."""
@@ -45,6 +47,7 @@ class Trainings:
             self.missing[DATA[data].source] = str(error)
             self.unread.add(data)
             return {}
+        self.shares.clear()
         jobs = {index: self._jobs(line, split) for index, line in lines.items()}
         if run:
             seeds = range(self.setting.seeds)  # so that a table that is stopped has something of every line
@@ -55,7 +58,7 @@ class Trainings:
         return values
 
     def _jobs(self, line: Line, split: Split) -> dict[int, TrainJob]:
-        assert line.policy is not None
+        assert isinstance(line.policy, str | Search)
         recipe = self.setting.recipe(line)
         label, policies = f"{line.label} {recipe.network}", self.searches.policies(line.policy)
         return {seed: make_job(label, policy, recipe, seed, split) for seed, policy in policies.items()}
@@ -67,6 +70,10 @@ class Trainings:
         ) as runner:
             run_jobs(runner, jobs, setting.say, setting.until)
 
+    def seconds(self) -> float | None:
+        """Of a training of the table, on average: its own share where several shared a device."""
+        return fmean(self.shares) if self.shares else None
+
     def _values(self, data: str, line: Line, jobs: Mapping[int, TrainJob]) -> Values:
         values = {}
         for seed, job in jobs.items():
@@ -75,6 +82,7 @@ class Trainings:
                 self._remark(f"a run diverged, {data}, {job.label}, seed {seed}: {outcome.failed}")
             elif outcome is not None:
                 values[seed] = _measured(outcome, line.measure)
+                self.shares.append(outcome.seconds)
                 self.devices.add(f"runs on {outcome.record.get('device', 'unknown device')}")
         return values
 

@@ -109,7 +109,10 @@ def _load(path: Path, device: Any, mmap: bool) -> Any:
     import torch
 
     try:
-        return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
+        if mmap and str(path).isprintable():  # torch maps by a name, and takes none that is not UTF-8
+            return torch.load(path, map_location=device, weights_only=True, mmap=True)
+        with path.open("rb") as file:
+            return torch.load(file, map_location=device, weights_only=True)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # torch's own words are many, or a bare number

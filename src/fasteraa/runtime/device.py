@@ -30,6 +30,28 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def find_devices(name: str, several: str | None = None) -> list[torch.device]:
+    """Where trainings run: on `several` that are named (0,1 are GPUs), for `auto` on all GPUs, else on one."""
+    if several is not None:
+        words = [word.strip() for word in several.split(",")]
+        if name != "auto":
+            raise ConfigError(f"--devices {several} and --device {name} name devices twice: give one of them")
+        return [find_device(f"cuda:{word}" if word.isdecimal() else word or "?") for word in words]
+    if name in ("auto", "cuda") and find_device(name).type == "cuda":
+        return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    return [find_device(name)]
+
+
+def first_device(name: str, several: str | None) -> str:
+    """Where what one device does is done."""
+    return name if several is None else str(find_devices(name, several)[0])
+
+
+def gpu_count() -> int:
+    """That torch sees."""
+    return torch.cuda.device_count()
+
+
 def device_name(name: str) -> str:
     """As people call it: the GPU's model, or CPU."""
     device = find_device(name)
@@ -38,7 +60,9 @@ def device_name(name: str) -> str:
 
 def image_device(images: Tensor, device: torch.device) -> torch.device:
     """Where uint8 images live: on the device while they need at most a part of its free memory, else in main memory."""
-    if device.type != "cuda" or images.numel() <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+    if device.type != "cuda" or images.device == device:
+        return device
+    if images.numel() <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
         return device
     return torch.device("cpu")
 

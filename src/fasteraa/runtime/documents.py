@@ -23,6 +23,7 @@ MOST_DEPTH = 100
 MOST_DIGITS = 300  # of a whole number: every such number is a finite float, too
 QUOTED = 200  # characters of what is wrong, in an error message
 
+_BLOCK = 1 << 20
 _LARGEST = 10**MOST_DIGITS - 1
 _MOST_DOTS = 1000  # of a line of TOML: the time for a dotted key grows with the square of its parts
 _UNSEEN = frozenset(("Cc", "Cs", "Zl", "Zp"))  # control characters, lone surrogates, separators of lines
@@ -111,8 +112,11 @@ def read_bytes(path: FilePath, most: int) -> bytes:
     """All of a regular file. ValueError says what else it is, or that it is larger than `most`."""
     check_regular(path, most)
     with open(path, "rb", opener=_without_waiting) as file:
-        _check(os.fstat(file.fileno()), most)  # it may have been replaced since
-        content = file.read(most + 1)
+        status = os.fstat(file.fileno())
+        _check(status, most)  # it may have been replaced since
+        content = file.read(status.st_size + 1)  # memory for as much as is asked for is taken at once
+        while status.st_size < len(content) <= most and (block := file.read(_BLOCK)):
+            content += block
     if len(content) > most:  # files that the system makes up have no size
         raise ValueError(_too_large(len(content), most))
     return content

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: everything the package writes goes through `replacing`."""
+"""Files that are whole or not there: everything the package writes goes through `replacing` or `append_line`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,30 +14,59 @@ from pathlib import Path
 from typing import Any
 
 from fasteraa.errors import FasterAAError, RunError, reason
+from fasteraa.runtime.documents import check_regular
 
 
 @contextmanager
-def replacing(path: Path, error: type[FasterAAError] = RunError) -> Iterator[Path]:
-    """A partial file to write to. It takes the place of `path` once it is whole and on disk; else `path` stays."""
+def replacing(path: Path, error: type[FasterAAError] = RunError, partial: Path | None = None) -> Iterator[Path]:
+    """A partial file to write to. It takes the place of `path` once it is whole and on disk; else `path` stays.
+
+    A link stays one, and its target is replaced; a file keeps its permissions. What is there and no file is refused.
+    Each process has a partial file of its own, unless one is named: what a kill leaves of that one is written over by
+    the next try.
+    """
     path = Path(path)
-    mine = f".{path.name[:100]}.{os.getpid()}-{threading.get_ident()}.partial{path.suffix}"
-    partial = path.with_name(mine)
     with explain_os_error(path, error):
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
+        mode = _permissions(path, error)
+        mine = f".{target.name[:100]}.{os.getpid()}-{threading.get_ident()}.partial{path.suffix}"
+        partial = partial or target.with_name(mine)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             yield partial
             with partial.open("rb+") as file:
                 os.fsync(file.fileno())
-            partial.replace(path)
+            if mode is not None:
+                partial.chmod(mode)
+            partial.replace(target)
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+def _permissions(path: Path, error: type[FasterAAError]) -> int | None:
+    """Of the file that is there, perhaps through links; None if there is none."""
+    try:
+        check_regular(path)
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return None
+    except ValueError as cause:
+        raise error(f"{str(path)!r} could not be written: {cause}") from cause
 
 
 def write_atomic(path: Path, content: str | bytes, error: type[FasterAAError] = RunError) -> None:
     """All of it or nothing."""
     with replacing(path, error) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def append_line(path: Path, row: Any, error: type[FasterAAError] = RunError) -> None:
+    """One more line of JSON; a reader may meet one that a crash cut off."""
+    with explain_os_error(path, error):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 @contextmanager

@@ -14,9 +14,12 @@ LOCK = ".lock"
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Refuse a folder that another process works in; where there are no locks, nobody is kept out."""
-    lock = FileLock(folder / LOCK, timeout=0)
+def exclusive(folder: Path, patience: float = 0) -> Iterator[None]:
+    """Refuse a folder that another process works in; where there are no locks, nobody is kept out.
+
+    `patience` (seconds) is for those whose forked workers share the lock, and end a moment after them.
+    """
+    lock = FileLock(folder / LOCK, timeout=patience)
     try:
         lock.acquire()
     except Timeout:

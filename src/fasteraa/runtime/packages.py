@@ -20,7 +20,10 @@ def check_torchvision() -> None:
     if spec is None:
         raise ConfigError("torchvision is not installed: see https://pytorch.org for the one that fits your torch")
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    for library in [file for folder in folders for pattern in _LIBRARIES for file in sorted(folder.glob(pattern))]:
+    libraries = [file for folder in folders for pattern in _LIBRARIES for file in sorted(folder.glob(pattern))]
+    if not libraries:
+        raise _misfit("its compiled part, torchvision/_C, is missing")
+    for library in libraries:
         try:
             torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
             built = int(torch.ops.torchvision._cuda_version())  # such as 13020, or -1

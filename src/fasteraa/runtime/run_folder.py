@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fasteraa.errors import ConfigError, RunError
-from fasteraa.runtime.checkpoint import load_checkpoint, save_checkpoint
 from fasteraa.runtime.documents import read_json, read_text, read_toml
 from fasteraa.runtime.files import explain_os_error, write_atomic
 
@@ -32,20 +32,25 @@ class RunFolder:
         self.broken = path / "broken.jsonl"
         self.candidates = path / "candidates"  # what took part, a policy file each
         self.race = path / "race"  # its schedule and its trainings
-        # of the gradient search
-        self.gradient = path / "faster-aa.json"
-        self.start = path / "start.json"
-        self.metrics = path / "metrics.jsonl"
-        self.checkpoint = path / "checkpoint.pt"
+        self.scores = path / "scores"  # of a race by somebody's own training, a folder for each run
+        self.methods = path / "methods"  # what each keeps for itself
+
+    def of_method(self, name: str) -> Path:
+        """The folder of a method's own files; it is the method that makes it."""
+        return self.methods / name
 
     def open_new(self) -> None:
         """Make the folder and see that it can be written, before any work is done."""
         self._check_is_folder()
-        if self.config.exists() or self.checkpoint.exists():
+        if self.config.exists():
             raise RunError(
                 f"the folder {str(self.path)!r} holds a run already: add --resume to continue it, or choose another"
             )
-        if left := [each.name for each in (self.policy, self.gradient, self.start, self.metrics) if each.exists()]:
+        if self.scores.exists():
+            raise RunError(
+                f"the folder {str(self.path)!r} holds a race by a command or function: choose another (--out)"
+            )
+        if left := [each.name for each in (self.policy, self.methods) if each.exists()]:
             raise RunError(
                 f"the folder {str(self.path)!r} holds {left[0]}, which the search would overwrite: choose another "
                 "(--out)"
@@ -54,6 +59,14 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomic(self.summary, "the search has not ended yet\n")
             self.summary.unlink()
+
+    def open_scores(self) -> None:
+        """For a race by somebody's own training, which resumes where there is one."""
+        self._check_is_folder()
+        if self.config.exists() or self.methods.exists():
+            raise RunError(f"the folder {str(self.path)!r} holds a search or a race on images: choose another (--out)")
+        with explain_os_error(self.path):
+            self.scores.mkdir(parents=True, exist_ok=True)
 
     def _check_is_folder(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -64,6 +77,27 @@ class RunFolder:
         if source is None or isinstance(source, str | Path):
             given = {name: str(value) for name, value in flags.items() if value is not None}
             write_atomic(self.source, json.dumps({"source": source and str(source), **given}) + "\n")
+
+    def keep_broken(self, broken: Sequence[Any], say: Callable[[str], None]) -> None:
+        """Images that could not be read (each with its `path` and the `reason`), if there are any."""
+        if broken:
+            say(f"{len(broken)} images could not be read: see {str(self.broken)!r}")
+            lines = (json.dumps({"path": each.path, "reason": each.reason}) + "\n" for each in broken)
+            write_atomic(self.broken, "".join(lines))
+
+    @contextmanager
+    def restored_if_refused(self) -> Iterator[None]:
+        """What is written before a run is known to fit the folder is as it was if it does not."""
+        before = {file: file.read_bytes() if file.exists() else None for file in (self.config, self.broken)}
+        try:
+            yield
+        except (RunError, ConfigError):
+            for file, content in before.items():
+                if content is None:
+                    file.unlink(missing_ok=True)
+                elif file.read_bytes() != content:
+                    write_atomic(file, content)
+            raise
 
     def asked_for(self) -> dict[str, str | None]:
         """What `keep_source` wrote; empty if there is nothing."""
@@ -99,27 +133,6 @@ class RunFolder:
                 f"the settings in {str(self.config)!r} are not those that the run was begun with (they were edited, or "
                 "lines are lost): restore the file, or start another run (--out)"
             )
-
-    # --- the gradient search -------------------------------------------------------------------------------------
-
-    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
-        save_checkpoint(self.checkpoint, state)
-
-    def load_checkpoint(
-        self, device: Any, fields: Mapping[str, Any] | None = None, *, mmap: bool = False, sealed: bool = True
-    ) -> dict[str, Any] | None:
-        """Tensors and plain values alone, with these fields: nothing in the file is executed."""
-        return load_checkpoint(self.checkpoint, device, fields or {}, mmap=mmap, sealed=sealed)
-
-    def append_metrics(self, row: dict[str, Any]) -> None:
-        with explain_os_error(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def write_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Those of a checkpoint: epochs that it does not know are about to be run again."""
-        content = "".join(json.dumps(row) + "\n" for row in rows)
-        if content or self.metrics.exists():
-            write_atomic(self.metrics, content)
 
 
 def _digest_of(tables: Mapping[str, Any]) -> str:

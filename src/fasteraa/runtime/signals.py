@@ -1,4 +1,4 @@
-"""Signals that wait for a step to end."""
+"""Signals: those that wait for a step to end, and what is said when one ended the work."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fasteraa.errors import Stopped
+
 
 @contextmanager
-def defer_signals() -> Iterator[list[signal.Signals]]:
-    """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one gets through."""
+def defer_signals(all_of_them: bool = False) -> Iterator[list[signal.Signals]]:
+    """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one gets through.
+
+    Not with `all_of_them`: torchrun passes on what a terminal has sent to everybody already.
+    """
     caught: list[signal.Signals] = []
     previous: dict[int, Any] = {}
 
     def note(number: int, frame: Any) -> None:
         caught.append(signal.Signals(number))
-        signal.signal(number, previous[number])
+        if not all_of_them:
+            signal.signal(number, previous[number])
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -30,3 +36,15 @@ def defer_signals() -> Iterator[list[signal.Signals]]:
         for each, handler in previous.items():
             if signal.getsignal(each) is note:
                 signal.signal(each, handler)
+
+
+@contextmanager
+def explain_stop(words: str, unless: str | None = None) -> Iterator[None]:
+    """Ctrl-C and what became of it end with these words, `unless` others that say this were found already."""
+    try:
+        yield
+    except (Stopped, KeyboardInterrupt) as stopped:
+        if unless is not None and isinstance(stopped, Stopped) and unless in str(stopped):
+            raise
+        number = stopped.signal if isinstance(stopped, Stopped) else next(iter(stopped.args), signal.SIGINT)
+        raise Stopped(words, number) from None

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fasteraa.errors import ConfigError
+from fasteraa.methods import Method
 from fasteraa.methods.config import SearchConfig
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.settings import Settings, setting, toml_value
+
+JUDGES = ("auto", "training", "probe")
+METRICS = ("error", "balanced-error", "loss")  # by which policies are called better
 
 if TYPE_CHECKING:
     from fasteraa.data import ImageSet
@@ -20,6 +24,7 @@ _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large netw
 _QUICK_SIDE = 128  # up to which it is quick; above, the network for CPUs takes its place
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
 _GPU_STEPS = 1_200  # the same
+_COPIES = 4  # augmented, of every image, for a probe
 _MANY_IMAGES = 2_000  # from which on batches are twice as large
 
 
@@ -35,6 +40,21 @@ class RaceConfig(Settings):
     pretrained: bool = setting(False, "Fine-tune timm's own weights of the network (--network timm:NAME).")
     weights: str = setting("", "Fine-tune the weights in this file (.safetensors, or a state dict of torch.save).")
     epochs: int | None = setting(None, "How long a training is at most: as long as yours will be.", least=1)
+    judge: str = setting(
+        "auto",
+        "What trains, where weights are given: training (all of the network), probe (a head on features of augmented "
+        "images), or auto: training, on a CPU without the time for it probe.",
+        choices=JUDGES,
+    )
+    metric: str = setting(
+        "error", "What must be low: error, balanced-error (every class counts alike) or loss.", choices=METRICS
+    )
+    validation: str = setting(
+        "", "The images that judge, in the place of a part of the training images: a split (val) or a folder."
+    )
+    group_by: str = setting(
+        "", "Images of one group are held out together: a column of a manifest, or a pattern on file names."
+    )
     train: Mapping[str, Any] = field(default_factory=dict, metadata={"about": "Other settings of the training."})
 
     @property
@@ -78,10 +98,16 @@ def fine_tuning(config: SearchConfig, race: RaceConfig) -> TrainRecipe:
     """The training that is to come, as it is: crop and flip come with it, for every policy."""
     from fasteraa.train.recipe import finetune_recipe
 
-    if race.network is None:
-        raise ConfigError("--pretrained and --weights need the network that they are for: --network timm:NAME")
-    recipe = finetune_recipe(race.network, pretrained=race.pretrained, weights=race.weights, side=config.size)
-    return replace(recipe, epochs=race.epochs or recipe.epochs, flip=config.flip, **race.train)
+    network = race.network or "auto"
+    recipe = finetune_recipe(network, pretrained=race.pretrained, weights=race.weights, side=config.size)
+    recipe = replace(recipe, epochs=race.epochs or recipe.epochs, flip=config.flip)
+    recipe = replace(recipe, **race.train)
+    return probing(recipe) if race.judge == "probe" else recipe
+
+
+def probing(recipe: TrainRecipe) -> TrainRecipe:
+    """A head on the features of a few augmented copies: many times cheaper, and blind to what the body would learn."""
+    return replace(recipe, freeze=True, copies=_COPIES, mixup=0.0, cutmix=0.0, accumulate=1)
 
 
 def _long_enough(recipe: TrainRecipe, images: int) -> TrainRecipe:
@@ -99,15 +125,37 @@ def _in_large_batches(recipe: TrainRecipe, images: int) -> TrainRecipe:
     return replace(recipe, batch_size=2 * recipe.batch_size, learning_rate=2 * recipe.learning_rate)
 
 
-def write_settings(folder: RunFolder, config: SearchConfig, race: RaceConfig | None, methods: Sequence[str]) -> None:
+def write_settings(folder: RunFolder, config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method]) -> None:
     """config.toml: from here on the folder holds a run."""
+    folder.write_config(settings_text(config, race, methods))
+
+
+def settings_text(
+    config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method], explain: bool = False
+) -> str:
+    """All settings of a run as TOML; to `explain`, those of the training that are as its recipe says as well."""
+    names = [method.name for method in methods]
     text = (
-        config.toml("search")
-        + "\n"
-        + f"[run]\nmethods = {toml_value(list(methods))}\nrace = {toml_value(race is not None)}\n"
+        config.toml("search") + "\n" + f"[run]\nmethods = {toml_value(names)}\nrace = {toml_value(race is not None)}\n"
     )
     if race is not None:
         text += "\n" + replace(race, train={}).toml("race")
-        rows = "".join(f"{name} = {toml_value(value)}\n" for name, value in race.train.items())
+        rows = _train_rows(race) if explain else "".join(_row(name, value) for name, value in race.train.items())
         text += f"\n[train]\n{rows}" if rows else ""
-    folder.write_config(text)
+    own = [method.settings.toml(f"methods.{method.name}") for method in methods if method.settings is not None]
+    return "\n".join([text, *own])
+
+
+def _row(name: str, value: Any) -> str:
+    return f"{name} = {toml_value(value)}\n"
+
+
+def _train_rows(race: RaceConfig) -> str:
+    """Every setting of the training with its meaning; those that follow from the images stand as comments."""
+    from fasteraa.train.recipe import TrainRecipe
+
+    lines = []
+    for name, each in TrainRecipe.fields().items():
+        lines.append(f"# {each.metadata['about']}\n")
+        lines.append(_row(name, race.train[name]) if name in race.train else f"# {name} =\n")
+    return "".join(lines)

@@ -7,12 +7,18 @@ from dataclasses import replace
 from fasteraa.data import ImageSet
 from fasteraa.errors import RaceError
 from fasteraa.methods import Budget
+from fasteraa.methods.published import RACED
 from fasteraa.methods.task import FOLDS, Task, informative_epochs
-from fasteraa.policy.named import RACED, named
-from fasteraa.selection.schedule import TYPICAL_CANDIDATES, payable_images
+from fasteraa.policy.named import named
+from fasteraa.selection.schedule import (
+    LEAST_FINE_TUNING_IMAGES,
+    LEAST_IMAGES,
+    TYPICAL_CANDIDATES,
+    payable_images,
+)
 from fasteraa.train.job import TrainJob
 from fasteraa.train.runner import Runner, Say
-from fasteraa.train.split import Split, fold_splits
+from fasteraa.train.split import Split, fold_splits, twice_words
 
 
 def raceable(data: ImageSet, say: Say) -> ImageSet:
@@ -41,6 +47,21 @@ def folded(task: Task, data: ImageSet, runner: Runner, budget: Budget, experimen
     return replace(task, folds=tuple(fold_splits(data, FOLDS, task.seed)))
 
 
+def judged_by_validation(task: Task) -> Task:
+    """Where somebody brought validation images: trained on all folds together, measured on those images.
+
+    Methods that train have seen folds of the training images only, so what they propose is new to these images.
+    """
+    if task.validation is None:
+        return task
+    fold = task.folds[0]
+    train = fold.train.merged(fold.held_out)  # type: ignore[union-attr, arg-type]
+    split = Split(train, task.validation, "validation images")
+    if split.twice:
+        task.say(twice_words(split.twice, len(split.held_out)))
+    return replace(task, folds=(split,))
+
+
 def _payable(task: Task, data: ImageSet, runner: Runner, budget: Budget, experiment: bool) -> int:
     if budget.trainings is not None:
         return len(data)
@@ -49,4 +70,5 @@ def _payable(task: Task, data: ImageSet, runner: Runner, budget: Budget, experim
     jobs = [TrainJob(name, named(name), task.recipe, 0, whole) for name in names]
     cost = runner.estimate(jobs) / sum(job.image_epochs for job in jobs)
     epochs = task.recipe.epochs if task.recipe.fine_tunes else informative_epochs(task.recipe, 10**9)
-    return payable_images(len(data), len(data.classes), TYPICAL_CANDIDATES, epochs, cost, budget, experiment)
+    least = LEAST_FINE_TUNING_IMAGES if task.recipe.fine_tunes else LEAST_IMAGES
+    return payable_images(len(data), len(data.classes), TYPICAL_CANDIDATES, epochs, cost, budget, experiment, least)

@@ -13,28 +13,41 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RaceError
 from fasteraa.methods import Budget, Candidate, Method
+from fasteraa.methods.faster_aa import FasterAA
 from fasteraa.methods.task import FOLDS, Task
+from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
-from fasteraa.selection.config import RaceConfig, race_recipe
-from fasteraa.selection.folds import folded, raceable
+from fasteraa.selection.config import RaceConfig, probing, race_recipe
+from fasteraa.selection.folds import folded, judged_by_validation, raceable
 from fasteraa.selection.race import race as run_race
-from fasteraa.selection.ranking import CREDIT
 from fasteraa.selection.result import RaceResult, Result, chosen_policy
+from fasteraa.train.job import TrainJob
+from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
-from fasteraa.train.runner import Runner, Say, make_runner
+from fasteraa.train.runner import Engine, Runner, Say, make_runner
+from fasteraa.train.split import Split
 
 METHOD_SHARE = 0.5  # of the time of a race, for methods that train
 LEAST_SECONDS = 10.0  # of a race
+_FEWEST = 3  # candidates of a race by fine-tuning
 _SIDE_BY_SIDE = 20  # trainings of a race at once on a GPU
 
 
 def propose_and_race(
-    task: Task, methods: Sequence[Method], race: RaceConfig | None, end: float, engine: str, jobs: int | None
+    task: Task,
+    methods: Sequence[Method],
+    race: RaceConfig | None,
+    end: float,
+    engine: Engine,
 ) -> Result:
-    """Methods that need no training first; then folds, methods that train, and the race."""
+    """Methods that need no training first; then folds, methods that train, and the race.
+
+    Of several ranks all share the gradient search, and the first alone does the rest.
+    """
     note = ""
     if task.data.masks is not None:
         note, race = (
@@ -44,8 +57,11 @@ def propose_and_race(
     if race is None:
         methods = methods[:1]
     else:
-        task = replace(task, recipe=race_recipe(task.data, task.device, task.config, race))
+        recipe = race_recipe(task.data, task.device, task.config, race)
+        task = replace(task, recipe=recipe, metric=race.metric)
     quiet = replace(task, until=end if race is None else _gradient_end(end))
+    if not task.ranks.is_first:
+        methods, race = [method for method in methods if method.name == FasterAA.name], None
     by_name = {
         method.name: list(method.candidates(quiet, Budget(), _NO_RUNNER)) for method in methods if not method.trains
     }
@@ -53,7 +69,7 @@ def propose_and_race(
     result: RaceResult | None = None
     if trains or race is not None:
         try:
-            by_name, result = _judged(task, methods, by_name, race, end, engine, jobs)
+            by_name, result = _judged(task, methods, by_name, race, end, engine)
         except RaceError as error:
             if not any(by_name.values()):
                 raise
@@ -71,18 +87,29 @@ def _all_of(methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]
     return candidates
 
 
+def _with_none(candidates: list[Candidate]) -> list[Candidate]:
+    """Doing nothing takes part in every race: it is what the others must beat."""
+    none = named("none")
+    return (
+        candidates
+        if any(each.policy.hash == none.hash for each in candidates)
+        else [Candidate("none", none), *candidates]
+    )
+
+
 def _judged(
     task: Task,
     methods: Sequence[Method],
     by_name: Mapping[str, list[Candidate]],
     race: RaceConfig | None,
     end: float,
-    engine: str,
-    jobs: int | None,
+    engine: Engine,
 ) -> tuple[dict[str, list[Candidate]], RaceResult | None]:
     settings = race or RaceConfig()
     began, say = time.monotonic(), task.say
-    seconds = min(60 * settings.minutes, end - began)
+    seconds = (
+        min(60 * settings.minutes, end - time.time()) if race is not None or end == math.inf else end - time.time()
+    )
     if seconds < LEAST_SECONDS and end < math.inf:
         raise RaceError("the time was up before one could begin")
     budget = Budget(trainings=settings.trainings) if settings.trainings is not None else Budget(seconds)
@@ -94,25 +121,46 @@ def _judged(
         _race_again(decisions, settings, say)
         task = replace(task, decisions=decisions)
         data = raceable(task.data, say)
-        with make_runner(engine, RunCache(place).open(), **_race_runner(task.device, jobs)) as runner:
+        with make_runner(engine.name, RunCache(place).open(), **_race_runner(engine, task.recipe)) as runner:
+            task = _affordable(task, data, runner, budget, settings)
             task = folded(task, data, runner, budget, bool(trains))
             runner.prepare(task.folds)
             spent = decisions.decide("setup", lambda: {"seconds": time.monotonic() - began})["seconds"]
             spent = budget.cost(spent, 0)
             proposed = dict(by_name)
+            share = budget.less(spent).share((METHOD_SHARE if race else 1.0) / max(len(trains), 1))  # the same for all
             for method in trains:
-                share = budget.less(spent).share(METHOD_SHARE / len(trains))
                 proposed[method.name], cost = _propose(method, task, share, runner)
                 spent += cost
             if race is None:
                 return proposed, None
-            candidates = _all_of(methods, proposed)
-            known = settings.epochs is not None or settings.fine_tunes  # then the trainings to come are those raced
-            credit = 0.0 if known else CREDIT
-            result = run_race(candidates, task, runner, budget, spent=spent, credit=credit)
+            candidates, task = _all_of(methods, proposed), judged_by_validation(task)
+            result = run_race(_with_none(candidates), task, runner, budget, spent=spent)
         minutes = max(settings.minutes, decisions.get("setup").get("minutes", 0.0))  # what its race had
         decisions.note("setup", {"minutes": minutes, "over": True})
     return proposed, result
+
+
+def _affordable(task: Task, data: ImageSet, runner: Runner, budget: Budget, race: RaceConfig) -> Task:
+    """On a CPU whose budget does not pay for three fine-tunings on every fold, a probe judges; a decision stays."""
+    on_gpu = find_device(task.device).type == "cuda"
+    if race.judge != "auto" or not race.fine_tunes or on_gpu or task.recipe.freeze or budget.trainings is not None:
+        return task
+
+    def needed() -> dict[str, Any]:
+        job = TrainJob("none", named("none"), task.recipe, 0, Split(data, data, "all images"))
+        return {"seconds": _FEWEST * FOLDS * runner.estimate([job]) * (FOLDS - 1) / FOLDS, "has": budget.seconds}
+
+    decided = task.decisions.decide("judge", needed)
+    if decided["seconds"] <= decided["has"]:
+        return task
+    minutes = math.ceil(decided["seconds"] / 60)
+    task.say(
+        f"fine-tuning takes too long on this CPU: three candidates would need about {minutes} minutes (--race-minutes "
+        f"{minutes}). A linear probe on features of augmented images judges in its place, which does not know what the "
+        "body of the network would learn"
+    )
+    return replace(task, recipe=probing(task.recipe))
 
 
 def _propose(method: Method, task: Task, share: Budget, runner: Runner) -> tuple[list[Candidate], float]:
@@ -124,10 +172,10 @@ def _propose(method: Method, task: Task, share: Budget, runner: Runner) -> tuple
     return candidates, share.cost(taken, task.decisions.get(method.name).get("trainings", share.trainings or 0))
 
 
-def _race_runner(device: str, jobs: int | None) -> dict[str, Any]:
-    """Not compiled, as it was measured: that would take the time of a whole round."""
-    on_gpu = find_device(device).type == "cuda"
-    return {"device": device, "jobs": jobs or (_SIDE_BY_SIDE if on_gpu else None), "compile": False}
+def _race_runner(engine: Engine, recipe: TrainRecipe) -> dict[str, Any]:
+    """Not compiled, as it was measured: that would take the time of a whole round. Of fine-tunings as many as fit."""
+    small = find_device(engine.device).type == "cuda" and not recipe.fine_tunes
+    return {**engine.settings, "jobs": engine.jobs or (_SIDE_BY_SIDE if small else None), "compile": False}
 
 
 @contextmanager
@@ -141,8 +189,11 @@ def _race_folder(task: Task) -> Iterator[Path]:
 
 def _identity(task: Task, methods: Sequence[Method], race: RaceConfig) -> str:
     """Whatever makes it another race; not the time it may take."""
-    names, credited = [method.name for method in methods], race.epochs is None
-    parts = [task.data.fingerprint, names, task.config.ops, task.recipe.key, task.seed, race.trainings, credited, FOLDS]
+    names = [method.name for method in methods]
+    parts = [task.data.fingerprint, names, task.config.ops, task.recipe.key, task.seed, race.trainings, FOLDS]
+    parts += [race.metric] if race.metric != "error" else []
+    parts += ["validation", task.validation.fingerprint] if task.validation is not None else []
+    parts += ["groups", task.data.groups.tolist()] if task.data.groups is not None else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -176,20 +227,20 @@ def _result(task: Task, candidates: Sequence[Candidate], race: RaceResult | None
 
 
 def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
-    """Where the policy was made: what the gradient search of this run keeps, or the least that is known of any search.
+    """Where the policy was made: what a method of this run says of it, or the least that is known of any search.
 
     Policies that somebody brought may have been found on other images.
     """
-    searched = next((each.policy.provenance for each in candidates if "planned" in each.details), None)
-    if searched is not None:
-        return searched
+    told = next((each.details["origin"] for each in candidates if "origin" in each.details), None)
+    if told is not None:
+        return dict(told)
     about, device = task.data.about(), device_name(task.device)
     return {"method": "race", "data": about, "config": task.config.plain(), "finished": True, "device": device}
 
 
 def _gradient_end(end: float) -> float:
     """A race follows: half of what is left."""
-    now = time.monotonic()
+    now = time.time()
     return end if end == math.inf else now + (end - now) / 2
 
 

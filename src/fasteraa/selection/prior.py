@@ -1,61 +1,136 @@
-"""What is expected of a candidate before it is measured, and who comes first where time allows for few."""
+"""What cheap measurements on these images predict of a policy, before it is trained with.
+
+A network that was trained without a policy looks at held-out images that each policy has augmented. How much worse it
+does there, and how far it was from learning its own training images by heart, predict what training with the policy
+will do to the loss: a network that has learned them by heart gains by augmentation, one that is still learning loses.
+`prior.json` holds the lines that say how much, fitted to many sets of images by `tools/prior.py`, which also says how
+well they predict a set that they were not fitted to.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 from fasteraa.methods import Candidate, Expected
-from fasteraa.policy.named import RACED_FINE_TUNING
+from fasteraa.methods.task import Task
+from fasteraa.policy.policy import Policy
+from fasteraa.runtime.device import find_device
+from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.metrics import Measured
+from fasteraa.train.runner import Runner, run_jobs
 
-# Error relative to that of the middling policy on the same data, the most telling first: about the mean of seven sets
-# of images in short trainings and of five in long ones. `results/defaults` has the numbers, and
-# `tools/defaults.py` prints them beside these.
-_ERRORS = {
-    "none": 1.20,
-    "trivialaugment-wide": 1.01,
-    "weighted": 0.94,
-    "weighted-strong": 0.94,
-    "weighted-3-ops": 0.95,
-    "uniform-x2": 0.98,
-    "faster-aa-x2": 1.01,
-    "faster-aa-start": 1.04,
-    "general-or-trivial": 0.95,
-    "general": 0.97,
-    "autoaugment-cifar10": 0.97,
-    "randaugment-2-14": 0.99,
-    "uniform": 1.02,
-    "faster-aa": 1.06,
-    "color-ops-x2": 1.00,
-    "randaugment-3-14": 0.99,
-    "uniform-half": 1.05,  # not measured: between uniform and none
-    "autoaugment-svhn": 1.00,  # not measured but on SVHN, where it is the best one
-    "autoaugment-imagenet": 1.00,  # not measured but on photographs
-    "uniform-x3": 1.01,
-    "faster-aa-halfway": 1.06,  # not measured: as faster-aa
-    "faster-aa-x3": 1.02,  # not measured: as two passes
-}
-_SPREAD = 0.05  # with which simulated races did best
-_SPREAD_OF_NONE = 0.25  # on one set it has three quarters more errors than the others, on another as many
-_FIRST = 2  # of the order above: what every policy is compared with
+if TYPE_CHECKING:
+    from fasteraa.train.affinity import CleanNetwork
+
+_LEAST_LOSS = 1e-3
+_FITTED = (-4.0, 0.0)  # the range of `unlearned` in the sets that the lines were fitted to
+_LONGEST = 8.0  # times as long as the race's trainings: further away the line for longer ones was not checked
+_BASE = 4.0  # it was fitted to trainings of four times the length
 
 
-def with_prior(candidates: Sequence[Candidate], fine_tuning: bool = False) -> list[Candidate]:
-    """In the order in which a small budget keeps them, with what is expected of those that are known.
+@dataclass(frozen=True)
+class Traits:
+    """What is measured of a policy without training with it."""
 
-    Of fine-tuning nothing is expected: what helps a long training from scratch often harms there.
+    harder: float  # logarithm of the clean network's loss on augmented images, relative to plain ones
+    confused: float  # share of the images that it sees wrong only when they are augmented
+    operations: float  # that an image passes through, on average
+    unlearned: float  # logarithm of the clean network's training loss, relative to that on held-out images
 
-    A candidate that is not known comes right after what every policy is compared with: it was made for these images.
+    @classmethod
+    def of(cls, policy: Policy, plain: Measured, augmented: Measured, train_loss: float) -> Traits:
+        low, high = _FITTED
+        held_out = max(plain.loss, _LEAST_LOSS)
+        return cls(
+            harder=math.log(max(augmented.loss, _LEAST_LOSS) / held_out),
+            confused=(augmented.error - plain.error) / 100,
+            operations=operations_per_image(policy),
+            unlearned=min(max(math.log(max(train_loss, _LEAST_LOSS) / held_out), low), high),
+        )
+
+    @property
+    def features(self) -> list[float]:
+        """Each alone, and what it means for a network that has much to learn."""
+        own = [self.harder, self.confused, self.operations]
+        return [*own, self.unlearned, *(value * self.unlearned for value in own)]
+
+
+def operations_per_image(policy: Policy) -> float:
+    """Operations that an image passes through, on average."""
+    passes = sum(number * share for number, share in enumerate(policy.strength.passes))
+    return passes * sum(often for _, often in policy.scaled().meetings())
+
+
+@cache
+def _lines() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(files("fasteraa.selection").joinpath("prior.json").read_text())
+    return content
+
+
+def predict(traits: Traits) -> Expected:
+    """The effect of training with the policy, and how far such predictions are off on other sets."""
+    line = _lines()["effect"]
+    pairs = zip(traits.features, line["means"], line["scales"], line["weights"], strict=True)
+    effect = line["level"] + sum(weight * (value - mean) / scale for value, mean, scale, weight in pairs)
+    return Expected(effect, line["spread"])
+
+
+# --- longer trainings ------------------------------------------------------------------------------------------------
+
+
+def longer_difference(difference: float, unlearned: float, length: float) -> float:
+    """A difference to `none` in trainings `length` times as long.
+
+    `unlearned`: how much more of its loss the policy still has to learn than `none` has.
     """
-    order = {label: place for place, label in enumerate(RACED_FINE_TUNING if fine_tuning else _ERRORS)}
-    if fine_tuning:
-        return sorted(candidates, key=lambda each: order.get(each.label, len(order)))
-    ranked = sorted(candidates, key=lambda each: order.get(each.label, _FIRST - 0.5))
-    return [each if each.expected is not None else replace(each, expected=expected(each.label)) for each in ranked]
+    line, steps = _lines()["longer"], _quadruplings(length)
+    return float(difference * (1 + line["difference"]) ** steps + steps * line["unlearned"] * unlearned)
 
 
-def expected(label: str) -> Expected | None:
-    """None for a label that nobody knows: only what the race measures counts."""
-    if label not in _ERRORS:
-        return None
-    return Expected(_ERRORS[label], _SPREAD_OF_NONE if label == "none" else _SPREAD)
+def longer_spread(length: float) -> float:
+    """How far such a prediction is off on other sets, one standard deviation."""
+    return float(_lines()["longer"]["spread"] * math.sqrt(_quadruplings(length)))
+
+
+def _quadruplings(length: float) -> float:
+    return math.log(min(max(length, 1.0), _LONGEST)) / math.log(_BASE)
+
+
+# --- candidates ------------------------------------------------------------------------------------------------------
+
+
+def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed: int, epochs: int) -> list[Candidate]:
+    """In the order in which a small budget keeps them: `none`, then the best by what is predicted on these images.
+
+    The one training that it needs, of `none` on the first fold, is the first of the race. Of fine-tuning, where the
+    lines were not fitted, nothing is predicted, and candidates stay in their order.
+    """
+    first = [each for each in candidates if each.label == "none"]
+    others = [each for each in candidates if each.label != "none"]
+    if not first or not others or task.recipe.fine_tunes:
+        return [*first, *others]
+    job = replace(task.job("none", first[0].policy, fold=0, seed=seed, epochs=epochs), keep_network=True)
+    outcome = run_jobs(runner, [job]).get(job.key)
+    network = runner.cache.network(job)
+    if outcome is None or outcome.failed or not network.exists():
+        return [*first, *others]
+    from fasteraa.train.affinity import load_clean  # it brings trainings along: seconds
+
+    clean = load_clean(network, job, find_device(task.device))
+    predicted = [_predicted(each, clean, job, outcome) for each in others]
+    return [*first, *sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)]
+
+
+def _predicted(candidate: Candidate, clean: CleanNetwork, job: TrainJob, outcome: Outcome) -> Candidate:
+    """Unless its method says what it expects. Of a schedule, as it is on average over the training."""
+    if candidate.expected is not None:
+        return candidate
+    policy = candidate.policy_on(job.split.name).flattened()
+    traits = Traits.of(policy, clean.plain, clean.measure(policy), outcome.train_loss)
+    return replace(candidate, expected=predict(traits))

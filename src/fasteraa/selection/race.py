@@ -13,24 +13,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fasteraa.errors import ConfigError, RaceError
-from fasteraa.methods import Budget, Candidate
+from fasteraa.methods import Budget, Candidate, Expected
 from fasteraa.methods.task import Task, shortened
-from fasteraa.runtime.decisions import Decisions
 from fasteraa.selection.prior import with_prior
-from fasteraa.selection.ranking import CREDIT, Trial, best_of, choose, keep_first
+from fasteraa.selection.ranking import Trial, best_of, choose, keep_first
 from fasteraa.selection.result import RaceResult
 from fasteraa.selection.schedule import (
     Schedule,
     next_round,
     plan_race,
+    plan_words,
     read_schedule,
     save_schedule,
     survivors,
     trainings_of_rounds,
 )
 from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.metrics import effective_images
 from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Runner, run_jobs
+
+_PLAN = "race/plan"
 
 
 @dataclass
@@ -51,33 +54,29 @@ def race(
     budget: Budget,
     *,
     spent: float = 0.0,
-    credit: float = CREDIT,
 ) -> RaceResult:
     """Race the candidates on the task's folds. `spent` of the budget is gone already.
 
-    `credit` is the share of a loss that longer trainings take off where networks are still as bad as guessing: 0 if the
-    trainings to come are those of the race.
+    The training to come is that of the task's recipe: shorter ones of the race are carried on to its length.
     """
     check_candidates(candidates)
-    if not 0 <= credit < math.inf:
-        raise ConfigError(f"the credit for what is hard to learn must be finite and must not be negative, got {credit}")
-    candidates = with_prior(candidates, task.recipe.fine_tunes)
-    _forget_another_race(task.decisions, candidates)
     ledger = _Ledger(budget, spent)
-    task.decisions.decide("race", lambda: _planned(task, candidates, runner, budget.less(spent)))
-    trials = _rounds(task, candidates, runner, ledger, credit)
+    _plan(task, candidates, runner, budget.less(spent))
+    trials = _rounds(task, candidates, runner, ledger)
     schedule = read_schedule(task.decisions)
-    chosen = choose(trials)
-    rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.prediction))
+    chosen = choose(trials, by_loss=task.metric == "loss")
+    rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.score))
     return RaceResult(
         chosen=chosen,
         trials=(chosen, *rest),
         folds=len(task.folds),
+        metric=task.metric,
         recipe=shortened(task.recipe, schedule.epochs),
         seconds=spent + schedule.cost if budget.trainings is None else math.nan,
         images=sum(len(part) for part in (task.folds[0].train, task.folds[0].held_out)),
         all_images=len(task.data),
         rounds=schedule.rounds,
+        counted=budget.trainings is not None,
         informative=_informative(task, schedule, runner, spent) if budget.trainings is None else None,
     )
 
@@ -88,15 +87,41 @@ def check_candidates(candidates: Sequence[Candidate]) -> None:
     for each in candidates:
         if not isinstance(each, Candidate):
             raise ConfigError(f"a candidate is a Candidate(label, policy), got a {type(each).__name__}")
-        if each.expected is not None and not all(0 < value < math.inf for value in each.expected):
-            raise ConfigError(f"what is expected of {each.label!r} must be positive numbers, got {each.expected}")
+        if each.expected is not None and not (
+            math.isfinite(each.expected.effect) and 0 < each.expected.spread < math.inf
+        ):
+            raise ConfigError(
+                f"what is expected of {each.label!r} must be an effect and a positive spread, got {each.expected}"
+            )
     if len({candidate.label for candidate in candidates}) < len(candidates):
         raise ConfigError(f"candidates need labels of their own, got {', '.join(each.label for each in candidates)}")
 
 
-def _planned(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: Budget) -> dict[str, object]:
-    schedule = plan_race(task, candidates, budget, _epoch_seconds(task, candidates, runner))
-    return {**vars(schedule), "rounds": [], "policies": _hashes(candidates)}
+def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: Budget) -> None:
+    """How many are trained for how long follows from a clock, so it is kept first; then who they are.
+
+    That depends on what is predicted of each, which is kept, too: a resumed race predicts nothing else.
+    """
+    policies, epoch = _hashes(candidates), list[float]()
+
+    def planned() -> dict[str, object]:
+        epoch.append(_epoch_seconds(task, candidates, runner))
+        return {**vars(plan_race(task, candidates, budget, epoch[0])), "rounds": []}
+
+    def ordered() -> dict[str, object]:
+        plan = task.decisions.decide(_PLAN, lambda: {**planned(), "policies": policies})
+        best_first = with_prior(candidates, task, runner, plan["seeds"][0], plan["epochs"])
+        labels = [each.label for each in best_first][: len(plan["candidates"])]
+        expected = {each.label: list(each.expected) for each in best_first if each.expected is not None}
+        return {**plan, "candidates": labels, "expected": expected}
+
+    for name in (_PLAN, "race"):
+        if task.decisions.get(name) and task.decisions.get(name).get("policies") != policies:
+            task.decisions.forget(name)
+    task.decisions.decide("race", ordered)
+    if epoch:  # it was planned now
+        for line in plan_words(task.recipe.network, read_schedule(task.decisions), candidates, epoch[0], budget):
+            task.say(line)
 
 
 def _hashes(candidates: Sequence[Candidate]) -> dict[str, list[object]]:
@@ -107,24 +132,25 @@ def _hashes(candidates: Sequence[Candidate]) -> dict[str, list[object]]:
     }
 
 
-def _forget_another_race(decisions: Decisions, candidates: Sequence[Candidate]) -> None:
-    if decisions.get("race") and decisions.get("race").get("policies") != _hashes(candidates):
-        decisions.forget("race")
-
-
 def _epoch_seconds(task: Task, candidates: Sequence[Candidate], runner: Runner) -> float:
     """Of one training on a fold."""
     jobs = [task.job(each.label, each.policy, fold=0, seed=0) for each in candidates]
     return runner.estimate(jobs) / sum(job.recipe.epochs for job in jobs)
 
 
-def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger: _Ledger, credit: float) -> list[Trial]:
+def _trials(task: Task, candidates: Sequence[Candidate], schedule: Schedule) -> list[Trial]:
+    """In the order of the schedule, with what was predicted when it was made."""
+    by_label = {each.label: each for each in candidates}
+    expected = {label: Expected(*values) for label, values in task.decisions.get("race").get("expected", {}).items()}
+    length = 1.0 if task.recipe.fine_tunes else task.recipe.epochs / schedule.epochs
+    by_error = task.metric == "balanced-error"
+    chosen = [replace(by_label[label], expected=expected.get(label)) for label in schedule.candidates]
+    return [Trial(each, length=length, by_error=by_error) for each in chosen]
+
+
+def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger: _Ledger) -> list[Trial]:
     schedule = read_schedule(task.decisions)
-    guess_loss = math.log(len(set(task.folds[0].train.labels.tolist())))
-    trials = [
-        Trial(each, credit=credit, guess_loss=guess_loss) for each in candidates if each.label in schedule.candidates
-    ]
-    alive = trials
+    trials = alive = _trials(task, candidates, schedule)
     for number in range(len(schedule.repeats)):
         if number == len(schedule.rounds):
             payable = next_round(schedule, len(alive), ledger.left(schedule), ledger.budget.trainings is not None)
@@ -139,7 +165,9 @@ def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger:
             schedule = schedule.end(ledger.budget.cost(seconds, sum(map(len, jobs))))
             save_schedule(task.decisions, schedule)
         for block in jobs:
-            alive = [_measured(trial, job, outcomes[job.key]) for trial, job in zip(alive, block, strict=True)]
+            alive = [
+                _measured(trial, job, outcomes[job.key], task.metric) for trial, job in zip(alive, block, strict=True)
+            ]
         done = {trial.label: trial for trial in alive}
         trials = [done.get(trial.label, trial) for trial in trials]
         if all(trial.failed for trial in alive):
@@ -184,17 +212,19 @@ def _train_round(
     return outcomes, (time.monotonic() - began) * len({job.key for job in jobs}) / missing
 
 
-def _measured(trial: Trial, job: TrainJob, outcome: Outcome) -> Trial:
-    images = trial.images + len(job.split.held_out)
+def _measured(trial: Trial, job: TrainJob, outcome: Outcome, metric: str) -> Trial:
+    labels = job.split.held_out.labels
+    images = trial.images + (effective_images(labels) if metric == "balanced-error" else len(labels))
     if outcome.failed:
         classes = len(set(job.split.train.labels.tolist()))
         errors, scores = (*trial.errors, 100 - 100 / classes), (*trial.scores, math.log(classes))
         return replace(trial, errors=errors, scores=scores, images=images, failed=outcome.failed)
+    error, loss = outcome.by(metric)
     return replace(
         trial,
-        errors=(*trial.errors, outcome.error),
+        errors=(*trial.errors, error),
         losses=(*trial.losses, outcome.train_loss),
-        scores=(*trial.scores, outcome.loss),
+        scores=(*trial.scores, loss),
         images=images,
     )
 

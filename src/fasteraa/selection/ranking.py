@@ -1,13 +1,10 @@
-"""Who is ahead in a race, and how sure that is.
+"""Who is ahead in a race, and how sure that is: every candidate against `none`, on the same images, in one number.
 
-A race of few images says little: two policies that are a point apart are told from each other by thousands of held-out
-images, not by hundreds. So candidates are compared by their loss on those images, which tells as much as the errors of
-two and a half times as many and goes up and down with the error, percent for percent. A loss is weighed against what
-was expected before: the noisier the measurement, the more the expectation counts. What no noise explains counts as it
-was measured: an operation may ruin a kind of data.
-
-And a race is short. What a policy makes hard to learn is learned late: those with a high training loss gain most by
-longer trainings and larger networks, so a part of that is taken off their loss.
+That number is the logarithm of a candidate's loss relative to that of `none`. The loss on held-out images tells as much
+as the errors of two and a half times as many images, and goes up and down with the error, percent for percent. It is
+weighed against what cheap measurements on these images predict (`selection.prior`), by how noisy each is. And where
+the trainings of the race are shorter than the one to come, it is carried on to that length: what a policy makes hard to
+learn is learned late. Where every class is to count alike, balanced errors are compared in the place of losses.
 """
 
 from __future__ import annotations
@@ -15,19 +12,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
+from typing import NamedTuple
 
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.policy import Policy
+from fasteraa.selection.prior import longer_difference, longer_spread
 from fasteraa.train.statistics import residual_spread
 
-# standard errors by which an expectation moves an error, at most (limited translation, as Efron and Morris call it)
+# standard errors by which a prediction moves what was measured, at most (limited translation, Efron and Morris)
 _FURTHEST = 3.0
-# what longer trainings take off a loss, relative to it, when a network is as far from fitting as one that guesses;
-# from test errors of three sets of results/quality and of five of results/unseen
-CREDIT = 0.2
 PROBABLY = 0.8  # with which a policy must be better than `none` to be chosen
-_LOSS_NOISE = 0.62  # that of a loss, relative to it, as a share of that of an error, relative to that
+_LOSS_NOISE = 0.62  # of a loss, relative to it, as a share of that of an error, relative to that
+_LEAST_LOSS = 1e-6  # a logarithm needs one
+
+
+class Difference(NamedTuple):
+    """Logarithm of a loss relative to that of `none`: -0.1 is about ten percent less. One standard deviation of it."""
+
+    mean: float
+    spread: float
+
+    @property
+    def better(self) -> float:
+        """The probability that it is below 0; without a spread a difference is certain."""
+        if not self.spread:
+            return 0.5 if self.mean == 0 else float(self.mean < 0)
+        return 0.5 * (1 + math.erf(-self.mean / self.spread / math.sqrt(2)))
 
 
 @dataclass(frozen=True)
@@ -39,8 +50,8 @@ class Trial:
     losses: tuple[float, ...] = ()  # training loss at the end: how hard the policy makes it
     scores: tuple[float, ...] = ()  # loss on the held-out images
     images: int = 0  # held out from its trainings, each as often as it was
-    credit: float = 0.0  # for a training loss as that of guessing
-    guess_loss: float = 1.0  # of a network that guesses
+    length: float = 1.0  # of the training to come, as a multiple of those of the race
+    by_error: bool = False  # errors are compared in the place of losses
     failed: str | None = None  # why a training of it failed; its error there is that of guessing
 
     @property
@@ -56,36 +67,6 @@ class Trial:
         return self.candidate.expected
 
     @property
-    def noise(self) -> float:
-        """One standard error of its prediction, which is also about that of a difference to another on the same images.
-
-        It knows that other images could have been held out, not that another seed would have trained otherwise.
-        """
-        return self._relative_noise * self.prediction
-
-    @property
-    def measured_noise(self) -> float:
-        """The same of its loss as it was measured."""
-        return self._relative_noise * self.score
-
-    @property
-    def _relative_noise(self) -> float:
-        share = min(max(self.error / 100, 1 / max(self.images, 2)), 1 - 1 / max(self.images, 2))
-        return _LOSS_NOISE * math.sqrt((1 - share) / (share * max(self.images, 1)))
-
-    @property
-    def predictions(self) -> tuple[float, ...]:
-        """What is to be expected of the scores in a longer training, by which candidates are ranked."""
-        if self.failed:
-            return self.scores
-        pairs = zip(self.scores, self.losses, strict=True)
-        return tuple(score * math.exp(-self.credit * min(loss / self.guess_loss, 1.0)) for score, loss in pairs)
-
-    @property
-    def prediction(self) -> float:
-        return sum(self.predictions) / len(self.predictions)
-
-    @property
     def score(self) -> float:
         return sum(self.scores) / len(self.scores)
 
@@ -98,23 +79,55 @@ class Trial:
         """None if all of its trainings failed."""
         return sum(self.losses) / len(self.losses) if self.losses else None
 
+    @property
+    def logarithms(self) -> list[float]:
+        """Of what is compared, for each training: of losses, or of errors, where no error counts as half of one."""
+        if not self.by_error:
+            return [math.log(max(score, _LEAST_LOSS)) for score in self.scores]
+        half = 50 * len(self.errors) / max(self.images, 1)
+        return [math.log(max(error, half)) for error in self.errors]
 
-def estimates(trials: Sequence[Trial]) -> list[float]:
-    """The predictions of trials on the same images, each moved towards what was expected as far as its noise allows.
+    @property
+    def noise(self) -> float:
+        """One standard error of the logarithm of what is compared, and about that of a difference to another's.
 
-    Expectations are relative to the middling trial; where that has no loss, all are expected to have none.
-    """
-    level = median([trial.prediction / trial.expected.error for trial in trials if trial.expected] or [0.0])
-    noise = _training_noise(trials)
-    return [_weighed(trial, level, max(trial.noise, noise)) for trial in trials]
+        It knows that other images could have been held out, not that another seed would have trained otherwise.
+        """
+        share = min(max(self.error / 100, 1 / max(self.images, 2)), 1 - 1 / max(self.images, 2))
+        return (1.0 if self.by_error else _LOSS_NOISE) * math.sqrt((1 - share) / (share * max(self.images, 1)))
+
+    @property
+    def unlearned(self) -> float:
+        """The training loss as a share of the loss on held-out images: what longer trainings can still learn."""
+        return 0.0 if self.loss is None else self.loss / max(self.score, _LEAST_LOSS)
 
 
-def _weighed(trial: Trial, level: float, noise: float) -> float:
-    if trial.expected is None or not noise:
-        return trial.prediction
-    spread = level * trial.expected.spread
-    away = noise**2 / (spread**2 + noise**2) * (level * trial.expected.error - trial.prediction)
-    return trial.prediction + min(max(away, -_FURTHEST * noise), _FURTHEST * noise)
+def differences(trials: Sequence[Trial]) -> list[Difference]:
+    """Of trials on the same images, each to `none`; where that is missing, to the first of them."""
+    none = next((trial for trial in trials if trial.label == "none"), trials[0])
+    between = _training_noise(trials)
+    return [_difference(trial, none, max(trial.noise, between)) for trial in trials]
+
+
+def _difference(trial: Trial, none: Trial, noise: float) -> Difference:
+    if trial is none:
+        return Difference(0.0, 0.0)
+    measured = fmean(trial.logarithms) - fmean(none.logarithms)
+    now = _weighed(Difference(measured, noise), trial.expected)
+    if trial.failed or none.failed or trial.length <= 1:
+        return now
+    mean = longer_difference(now.mean, trial.unlearned - none.unlearned, trial.length)
+    return Difference(mean, math.hypot(now.spread, longer_spread(trial.length)))
+
+
+def _weighed(measured: Difference, expected: Expected | None) -> Difference:
+    """Moved towards what was predicted, as far as its noise allows; what no noise explains counts as it is."""
+    if expected is None or not measured.spread:
+        return measured
+    share = measured.spread**2 / (expected.spread**2 + measured.spread**2)
+    furthest = _FURTHEST * measured.spread
+    away = min(max(share * (expected.effect - measured.mean), -furthest), furthest)
+    return Difference(measured.mean + away, measured.spread * math.sqrt(1 - share))
 
 
 def _training_noise(trials: Sequence[Trial]) -> float:
@@ -122,7 +135,7 @@ def _training_noise(trials: Sequence[Trial]) -> float:
 
     Where many images are held out, trainings differ by more than the choice of the images explains.
     """
-    spread = residual_spread([trial.predictions for trial in trials])
+    spread = residual_spread([trial.logarithms for trial in trials])
     return 0.0 if spread is None else spread * math.sqrt(2 / len(trials[0].scores))
 
 
@@ -139,32 +152,29 @@ def keep_first(trials: list[Trial], count: int) -> list[Trial]:
     return [*kept[: count - len(left)], *left]
 
 
-def choose(trials: Sequence[Trial]) -> Trial:
-    """The lowest estimate of those that came furthest and are probably better than `none`, as measured on these images.
+def choose(trials: Sequence[Trial], by_loss: bool = False) -> Trial:
+    """The lowest expected loss of those that came furthest and are probably better than `none`, else `none`.
 
-    What was expected before orders good policies; it does not make one. Those that failed lose.
+    Where the training to come is that of the race, what has more errors than `none` is not chosen, unless the loss
+    alone counts. What failed loses.
     """
     finalists = _finalists(trials)
     none = next((trial for trial in finalists if trial.label == "none"), None)
     if none is None:
         return _ranked(finalists)[0]
     better = better_than_none(trials)
-    good = [each for each in finalists if better.get(each.label, 0.0) >= PROBABLY and each.error <= none.error]
-    return next((trial for trial in _ranked([*good, none]) if trial is not none), none) if good else none
+    likely = [each for each in finalists if better.get(each.label, 0.0) >= PROBABLY]
+    good = [each for each in likely if by_loss or each.length > 1 or each.error <= none.error]
+    return next(trial for trial in _ranked([*good, none]) if trial is not none) if good else none
 
 
 def better_than_none(trials: Sequence[Trial]) -> dict[str, float]:
-    """The probability that a candidate's loss is below that of `none`, by trainings on the same folds and seeds."""
+    """The probability that a candidate's loss is below that of `none` in the training to come, for finalists."""
     finalists = _finalists(trials)
-    none = next((trial for trial in finalists if trial.label == "none"), None)
-    if none is None:
+    if not any(trial.label == "none" for trial in finalists):
         return {}
-    noise = _training_noise(finalists)
-    return {
-        each.label: _below(none.score - each.score, max(each.measured_noise, noise))
-        for each in finalists
-        if each is not none
-    }
+    pairs = zip(finalists, differences(finalists), strict=True)
+    return {trial.label: difference.better for trial, difference in pairs if trial.label != "none"}
 
 
 def _finalists(trials: Sequence[Trial]) -> list[Trial]:
@@ -173,14 +183,9 @@ def _finalists(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in sound if len(trial.errors) == furthest]
 
 
-def _below(difference: float, noise: float) -> float:
-    """The normal distribution; without noise a difference is certain."""
-    if not noise:
-        return 0.5 if difference == 0 else float(difference > 0)
-    return 0.5 * (1 + math.erf(difference / noise / math.sqrt(2)))
-
-
 def _ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """Of equal estimates the lower error is first; of equal errors, `none`."""
-    pairs = zip(estimates(trials), trials, strict=True)
-    return [trial for _, trial in sorted(pairs, key=lambda pair: (pair[0], pair[1].error, pair[1].label != "none"))]
+    """Of equal losses the lower error is first; of equal errors, `none`."""
+    if not trials:
+        return []
+    pairs = zip(differences(trials), trials, strict=True)
+    return [t for _, t in sorted(pairs, key=lambda pair: (pair[0].mean, pair[1].error, pair[1].label != "none"))]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from fasteraa.methods import Candidate
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fasteraa.data import ImageSet
     from fasteraa.methods.op_effects import Effects
 
+_HOPELESS = 50  # times the budget, for which nobody waits
 _NEARLY = 0.8  # of the epochs that are informative
 
 
@@ -51,6 +53,8 @@ class RaceResult:
     images: int = 0  # that took part
     all_images: int = 0  # that there were
     rounds: tuple[Round, ...] = ()
+    counted: bool = False  # its budget was a number of trainings
+    metric: str = "error"  # of selection.config.METRICS
     informative: tuple[int, float] | None = None  # the shortest informative epochs, and the seconds of a race of those
 
     @property
@@ -82,12 +86,12 @@ class RaceResult:
         return paired(ours, theirs, overlap=1 / (self.folds - 1) if self.folds > 1 else 0.0)
 
     def against(self, label: str) -> Estimate | None:
-        """The winner's predicted loss minus that of another, fold by fold, where both were raced."""
+        """The winner's loss minus that of another, fold by fold, where both were raced."""
         other = next((trial for trial in self.trials if trial.label == label), None)
         if other is None or other.label == self.chosen.label:
             return None
         shared = min(len(self.chosen.scores), len(other.scores))
-        return self._paired(self.chosen.predictions[:shared], other.predictions[:shared])
+        return self._paired(self.chosen.scores[:shared], other.scores[:shared])
 
     @property
     def least_epochs(self) -> int:
@@ -113,16 +117,17 @@ class RaceResult:
         count = len(self.chosen.errors)
         how = f"{count} training{'s' * (count > 1)} of {epochs} of {self.recipe.network}{part}"
         row = next(row for row in self.table if row.label == self.chosen.label)
+        held_out = "balanced held-out error" if self.metric == "balanced-error" else "held-out error"
         if self.chosen.label == "none":
             return (
                 f"Use none: no policy is better than no augmentation with a probability of {PROBABLY:.0%} "
-                f"({row.error:.1f}% held-out error, {how})."
+                f"({row.error:.1f}% {held_out}, {how})."
             )
         none = next((trial for trial in self.trials if trial.label == "none"), None)
         if none is None or row.against_none is None:
-            return f"Use {row.label}: {row.error:.1f}% held-out error ({how})."
+            return f"Use {row.label}: {row.error:.1f}% {held_out} ({how})."
         return (
-            f"Use {row.label}: {row.error:.1f}% held-out error against {none.error:.1f}% without augmentation "
+            f"Use {row.label}: {row.error:.1f}% {held_out} against {none.error:.1f}% without augmentation "
             f"({how}, difference {difference_words(row.against_none)}"
             + (f"; better with a probability of {row.better:.0%})." if row.better is not None else ").")
         )
@@ -132,19 +137,40 @@ class RaceResult:
         rest = [t for t in self.trials[1:] if not t.failed and len(t.errors) == len(self.chosen.errors)]
         best = min(rest, key=lambda trial: trial.error, default=None)
         if best is None or round(best.error, 1) >= round(self.chosen.error, 1):
-            return ""
+            return self._undecided() if self.chosen.label == "none" else ""
         if self.chosen.label == "none":
             sure = better_than_none(self.trials).get(best.label, 0.0)
             return (
                 f"{best.label} has fewer errors ({best.error:.1f}%), but is better with a probability of {sure:.0%} "
-                "only: a longer race would tell (--race-minutes)."
+                f"only{self._what_would_tell(sure)}."
             )
         losses = f"{best.error:.1f}%, loss {best.score:.3f} against {self.chosen.score:.3f}"
         if best.score > self.chosen.score:
             return f"{best.label} has fewer errors but a higher loss ({losses})."
-        if best.prediction > self.chosen.prediction:
+        if self.chosen.length > 1:
             return f"{best.label} did better ({losses}) but is easier to learn, so longer trainings gain less by it."
-        return f"{best.label} did better ({losses}), by less than so few images can tell from what is usual."
+        return f"{best.label} did better ({losses}), by less than so few images can tell."
+
+    def _what_would_tell(self, sure: float) -> str:
+        """The budget with which a difference that stays as it is would be probable enough; trainings grow as 1/z²."""
+        z = NormalDist().inv_cdf(min(max(sure, 1e-6), 1 - 1e-6))
+        factor = (NormalDist().inv_cdf(PROBABLY) / z) ** 2 if z > 0 else math.inf
+        if factor > _HOPELESS or factor <= 1:
+            return ""
+        if self.counted:
+            count = math.ceil(factor * sum(each.trainings for each in self.rounds))
+            return f": about {count} trainings would tell (--race-trainings {count})"
+        minutes = max(2, math.ceil(factor * self.seconds / 60))
+        return f": a race of about {minutes} minutes would tell (--race-minutes {minutes})"
+
+    def _undecided(self) -> str:
+        """Where `none` was chosen for lack of evidence: which policy may help, and what would tell."""
+        label, sure = max(better_than_none(self.trials).items(), key=lambda pair: pair[1], default=("", 0.0))
+        if sure <= 1 - PROBABLY:
+            return ""
+        return (
+            f"The race could not tell: {label} is better with a probability of {sure:.0%}{self._what_would_tell(sure)}."
+        )
 
     def _too_short(self) -> str:
         if self.longer is None:
@@ -167,7 +193,8 @@ class RaceResult:
             "folds": self.folds,
             "rounds": [{"runs": each.trainings, "epochs": each.epochs} for each in self.rounds],
             "seconds": None if math.isnan(self.seconds) else round(self.seconds, 1),
-            "credit": self.chosen.credit,
+            "length": round(self.chosen.length, 3),
+            **({} if self.metric == "error" else {"metric": self.metric}),
             "table": [
                 {
                     "candidate": trial.label,

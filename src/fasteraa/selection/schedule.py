@@ -13,17 +13,21 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fasteraa.methods import Budget, Candidate
-from fasteraa.methods.op_effects import FEWEST, LONG
-from fasteraa.methods.task import FOLDS, LEAST_EPOCHS, Task
+from fasteraa.methods.task import EXPERIMENT, FOLDS, LEAST_EPOCHS, LONG, Task
 from fasteraa.runtime.decisions import Decisions, damaged
+from fasteraa.train.recipe import epochs_words
 
 # Trainings of a candidate in each round. Few of many and many of few is what simulated races did best with; where there
 # is no time for trainings somewhat longer than the shortest informative ones, the next.
 REPEATS: tuple[tuple[int, ...], ...] = ((1, 3, 9), (1, 3, 6), (1, 3, 3), (1, 2, 2))
+_OVER = 1.2  # times the budget that a plan may need before it is said
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
 LEAST_CANDIDATES = 6  # not fewer than these, the first of the list
 _FINALISTS = 3  # in later rounds not fewer than the best two and `none`
 LEAST_IMAGES = 1_000  # not fewer than these
+# fine-tunings are long, and say something after few epochs on few images
+_LEAST_FINE_TUNED = 3  # candidates: the first two and `none`
+LEAST_FINE_TUNING_IMAGES = 200
 TYPICAL_CANDIDATES = 19  # for which the number of images is planned, before they are known
 
 
@@ -75,7 +79,9 @@ def save_schedule(decisions: Decisions, schedule: Schedule) -> None:
 
 def read_schedule(decisions: Decisions) -> Schedule:
     """RunError if somebody damaged it."""
-    content: dict[str, Any] = {name: value for name, value in decisions.get("race").items() if name != "policies"}
+    content: dict[str, Any] = {
+        name: value for name, value in decisions.get("race").items() if name not in ("policies", "expected")
+    }
     try:
         rounds = tuple(Round(**each) for each in content.pop("rounds", ()))
         lists = {name: tuple(content.pop(name)) for name in ("candidates", "repeats", "seeds")}
@@ -111,15 +117,22 @@ def survivors(count: int) -> int:
 
 
 def payable_images(
-    images: int, classes: int, candidates: int, epochs: int, cost: float, budget: Budget, experiment: bool = False
+    images: int,
+    classes: int,
+    candidates: int,
+    epochs: int,
+    cost: float,
+    budget: Budget,
+    experiment: bool = False,
+    least: int = LEAST_IMAGES,
 ) -> int:
     """All images, or where informative trainings on them cannot be paid for, a part of them."""
     if budget.trainings is not None:
         return images
-    trainings = max(sum(trainings_of_rounds(candidates, (1,) * FOLDS)), 2 * FEWEST * experiment)
+    trainings = max(sum(trainings_of_rounds(candidates, (1,) * FOLDS)), 2 * EXPERIMENT * experiment)
     passes = trainings * epochs
     most = math.floor(budget.seconds / (passes * max(cost, 1e-9)) * FOLDS / (FOLDS - 1))
-    return min(images, max(most, LEAST_IMAGES, 2 * classes))
+    return min(images, max(most, least, 2 * classes))
 
 
 def plan_race(task: Task, candidates: Sequence[Candidate], budget: Budget, epoch: float) -> Schedule:
@@ -127,13 +140,16 @@ def plan_race(task: Task, candidates: Sequence[Candidate], budget: Budget, epoch
 
     An epoch of a training costs `epoch` seconds; where trainings are counted, each has as many epochs as are worth it.
     """
-    least = task.informative_epochs()
+    least, rounds = task.informative_epochs(), len(task.folds) if len(task.folds) > 1 else FOLDS
     long = min(task.recipe.epochs, LONG * least)
     if budget.trainings is None:
-        repeats = payable_repeats(len(candidates), long, epoch, budget.seconds, len(task.folds))
-        count, epochs = payable_candidates(len(candidates), least, task.recipe.epochs, epoch, budget.seconds, repeats)
+        repeats = payable_repeats(len(candidates), long, epoch, budget.seconds, rounds)
+        floor = _LEAST_FINE_TUNED if task.recipe.fine_tunes else LEAST_CANDIDATES
+        count, epochs = payable_candidates(
+            len(candidates), least, task.recipe.epochs, epoch, budget.seconds, repeats, floor
+        )
     else:
-        repeats = payable_repeats(len(candidates), 1, 1, budget.trainings, len(task.folds))
+        repeats = payable_repeats(len(candidates), 1, 1, budget.trainings, rounds)
         count, epochs = countable_candidates(len(candidates), budget.trainings, repeats), int(long)
     return Schedule(
         candidates=tuple(candidate.label for candidate in candidates[:count]),
@@ -141,6 +157,40 @@ def plan_race(task: Task, candidates: Sequence[Candidate], budget: Budget, epoch
         seeds=tuple(task.seed + number for number in range(sum(repeats))),  # one for all would be one start for all
         epochs=epochs,
     )
+
+
+def plan_words(
+    network: str, schedule: Schedule, candidates: Sequence[Candidate], epoch: float, budget: Budget
+) -> list[str]:
+    """What the budget pays for, before it is spent: trainings, their length, who is left out, what more would take."""
+    count, length = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats)), schedule.epochs
+    if budget.trainings is not None:
+        count = min(count, budget.trainings)
+    what = f"{count} trainings of {epochs_words(length)} of {network}"
+    seconds = "" if budget.trainings is not None else f", {_time_words(epoch * length)} each"
+    lines = [f"the race: {what}{seconds}, of {len(schedule.candidates)} candidates"]
+    if dropped := [each.label for each in candidates if each.label not in schedule.candidates]:
+        lines.append(f"left out, for which the budget does not reach: {', '.join(dropped)}")
+    if budget.trainings is None and REPEATS:
+        whole = sum(trainings_of_rounds(len(candidates), REPEATS[0])) * epoch * length
+        if (dropped or schedule.repeats != REPEATS[0]) and whole > budget.seconds:
+            lines.append(f"a clearer result would take about {_time_words(whole)} (--race-minutes {_minutes(whole)})")
+        if (cost := count * epoch * length) > _OVER * budget.seconds:
+            lines.append(
+                f"even so it takes about {_time_words(cost)}, more than the {_time_words(budget.seconds)} that are "
+                "left: the first round is run in any case"
+            )
+    return lines
+
+
+def _time_words(seconds: float) -> str:
+    if seconds < 1:
+        return "less than a second"
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+
+
+def _minutes(seconds: float) -> int:
+    return max(1, math.ceil(seconds / 60))
 
 
 def payable_repeats(count: int, epochs: float, epoch: float, amount: float, folds: int) -> tuple[int, ...]:
@@ -152,7 +202,13 @@ def payable_repeats(count: int, epochs: float, epoch: float, amount: float, fold
 
 
 def payable_candidates(
-    count: int, least: int, most: int, epoch: float, amount: float, repeats: Sequence[int]
+    count: int,
+    least: int,
+    most: int,
+    epoch: float,
+    amount: float,
+    repeats: Sequence[int],
+    floor: int = LEAST_CANDIDATES,
 ) -> tuple[int, int]:
     """As many candidates and epochs as the whole race can pay for, when a training's epoch costs `epoch`.
 
@@ -162,7 +218,7 @@ def payable_candidates(
     def epochs(count: int) -> int:
         return math.floor(amount / (sum(trainings_of_rounds(count, repeats)) * max(epoch, 1e-9)) + 1e-9)
 
-    while count > LEAST_CANDIDATES and epochs(count) < least:
+    while count > floor and epochs(count) < least:
         count -= 1
     return count, min(most, max(LEAST_EPOCHS, epochs(count)))
 

@@ -1,7 +1,7 @@
 """A race by any training: scores of a function or of the user's command, round by round, paired by seed.
 
 Every round gives each candidate that is left one more seed; the better half stays, and `none`. Lower is better. What is
-not better than `none` is not chosen.
+not probably better than `none` is not chosen.
 """
 
 from __future__ import annotations
@@ -9,24 +9,28 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fasteraa.errors import RaceError, RunError
+from fasteraa.errors import ConfigError, RaceError, RunError
 from fasteraa.methods import Candidate
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.documents import cut, read_json
 from fasteraa.runtime.files import as_file_name, sealed, unsealed, write_atomic
 from fasteraa.selection.race import check_candidates
-from fasteraa.train.command import TrainingFailed, finite
+from fasteraa.selection.ranking import PROBABLY
+from fasteraa.train.command import Command, TrainingFailed, finite
 from fasteraa.train.statistics import Estimate, paired, student_cdf
 
 Train = Callable[..., float]  # (policy, seed, out) -> score; a command takes gpu= as well
 Say = Callable[[str], None]
+_Outcome = tuple[float, float] | TrainingFailed  # score and seconds, or why there is none
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,25 @@ class ScoreResult:
         row = next(row for row in self.table if row.label == self.chosen)
         count = f"{len(row.scores)} run{'s' * (len(row.scores) > 1)}"
         if self.chosen == "none" or row.against_none is None:
-            return f"Use {self.chosen}: score {row.score:.4g} ({count}); no policy did better."
+            return f"Use {self.chosen}: score {row.score:.4g} ({count}); {self._ahead()}."
         none = next(each for each in self.table if each.label == "none")
         half = "" if math.isinf(row.against_none.half) else f" ± {row.against_none.half:.2g}"
         sure = "from one run, this is a guess" if row.better is None else f"better with probability {row.better:.0%}"
         return (
             f"Use {self.chosen}: score {row.score:.4g} against {none.score:.4g} without augmentation ({count}, "
             f"difference {row.against_none.mean:+.3g}{half}, {sure})."
+        )
+
+    def _ahead(self) -> str:
+        """Who did better than `none` and was not chosen."""
+        sign = -1.0 if self.maximize else 1.0
+        better = [row for row in self.table if row.better is not None and sign * row.against_none.mean < 0]  # type: ignore[union-attr]
+        best = min(better, key=lambda row: sign * row.score, default=None)
+        if best is None or best.better is None:
+            return "no policy did better"
+        return (
+            f"{best.label} has {best.score:.4g}, but is better with a probability of {best.better:.0%} only: more "
+            "seeds would tell (--seeds)"
         )
 
 
@@ -112,6 +128,8 @@ def race_scores(
 ) -> ScoreResult:
     """Run, eliminate, decide. Finished runs are in the folder and are never run again."""
     check_candidates(candidates)
+    if seeds < 1 or jobs < 1:
+        raise ConfigError(f"seeds and jobs must be at least 1, got {seeds} and {jobs}")
     if not any(each.label == "none" for each in candidates):
         raise RaceError("a race needs 'none' among its candidates: it is what the others must beat")
     cache, end = _Scores(folder, key, -1.0 if maximize else 1.0), time.monotonic() + seconds
@@ -162,36 +180,80 @@ def _run(
             missing.append(candidate)
         else:
             yield candidate, score
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting: dict[Future[tuple[float, float]], Candidate] = {}
-        queue = list(enumerate(missing))
-        while queue or waiting:
-            while queue and len(waiting) < jobs and (time.monotonic() < end or seed == 0):
-                number, candidate = queue.pop(0)
-                more = {"gpu": gpus[number % len(gpus)]} if gpus else {}
-                waiting[pool.submit(_one, train, candidate, seed, cache, more)] = candidate
-            if not waiting:
-                break
+    for candidate, outcome in _trained(missing, seed, train, cache, jobs, gpus, end if seed else math.inf):
+        if isinstance(outcome, TrainingFailed):
+            say(f"  {candidate.label}, seed {seed}: failed, {outcome}")
+            yield candidate, str(outcome)
+        else:
+            say(f"  {candidate.label}, seed {seed}: {cache.sign * outcome[0]:.6g} ({outcome[1]:.0f} s)")
+            yield candidate, outcome[0]
+
+
+def _trained(
+    missing: Sequence[Candidate],
+    seed: int,
+    train: Train,
+    cache: _Scores,
+    jobs: int,
+    gpus: Sequence[str],
+    end: float,
+) -> Iterator[tuple[Candidate, _Outcome]]:
+    """`jobs` at once, each on the GPU with the fewest runs; none is begun after `end`. One alone needs no thread."""
+    more: Mapping[str, str]
+    if jobs == 1:
+        more = {"gpu": gpus[0]} if gpus else {}
+        for candidate in missing:
+            if time.monotonic() < end:
+                yield candidate, _one(train, candidate, seed, cache, more)
+        return
+    queue, busy = list(missing), Counter[str]()
+    waiting: dict[Future[_Outcome], tuple[Candidate, dict[str, str]]] = {}
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        while waiting or (queue and time.monotonic() < end):
+            while queue and len(waiting) < jobs and time.monotonic() < end:
+                candidate = queue.pop(0)
+                more = {"gpu": min(gpus, key=lambda gpu: busy[gpu])} if gpus else {}
+                busy.update(more.values())
+                waiting[pool.submit(_one, train, candidate, seed, cache, more)] = candidate, more
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                candidate = waiting.pop(future)
-                try:
-                    score, seconds = future.result()
-                except TrainingFailed as error:
-                    say(f"  {candidate.label}, seed {seed}: failed, {error}")
-                    yield candidate, str(error)
-                else:
-                    say(f"  {candidate.label}, seed {seed}: {cache.sign * score:.6g} ({seconds:.0f} s)")
-                    yield candidate, score
+                candidate, more = waiting.pop(future)
+                busy.subtract(more.values())
+                yield candidate, future.result()
+    except BaseException:  # Ctrl-C: nobody waits for commands that are under way
+        pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(train, Command):
+            train.stop()
+        raise
+    pool.shutdown()
 
 
-def _one(train: Train, candidate: Candidate, seed: int, cache: _Scores, more: Mapping[str, str]) -> tuple[float, float]:
-    out = cache.path(candidate, seed)
+def _one(train: Train, candidate: Candidate, seed: int, cache: _Scores, more: Mapping[str, str]) -> _Outcome:
+    """A score and its seconds, or why there is none. Without `none` there is no race: it is tried twice."""
+    for last in (candidate.label != "none", True):
+        began = time.monotonic()
+        try:
+            score = cache.sign * _score(train, candidate, seed, cache.path(candidate, seed), more)
+        except TrainingFailed as error:
+            if last:
+                return error
+        else:
+            seconds = time.monotonic() - began
+            cache.write(candidate, seed, score, seconds)
+            return score, seconds
+    raise AssertionError("unreachable")
+
+
+def _score(train: Train, candidate: Candidate, seed: int, out: Path, more: Mapping[str, str]) -> float:
+    """Of one run, in a folder that holds nothing of an earlier one."""
+    shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    score = cache.sign * finite(train(candidate.policy, seed, out, **more), candidate.label)
-    seconds = time.monotonic() - began
-    cache.write(candidate, seed, score, seconds)
-    return score, seconds
+    try:
+        return finite(train(candidate.policy, seed, out, **more), candidate.label)
+    except RunError:  # TrainingFailed among them, and Stopped
+        raise
+    except Exception as error:  # the user's own function may raise anything
+        raise TrainingFailed(f"{type(error).__name__}: {cut(error, 200)}") from error
 
 
 def _result(
@@ -211,8 +273,8 @@ def _result(
         return sum(values) / len(values)
 
     none = next(each for each in candidates if each.label == "none")
-    best = min(whole or [none], key=mean)
-    chosen = best if mean(best) < mean(none) else none
+    good = [each for each in whole if mean(each) < mean(none) and _is_probable(each, scores)]
+    chosen = min(good or [none], key=mean)
     ranked = sorted(measured, key=lambda each: (each is not chosen, -len(scores[each.label]), mean(each)))
     rows = [_row(each, scores, failures, most, sign) for each in ranked]
     rows += [
@@ -240,6 +302,13 @@ def _row(
     mean = sum(values) / len(values)
     failed = failures.get(candidate.label)
     return ScoreRow(candidate.label, mean, values, against, better, len(mine) < most, failed)
+
+
+def _is_probable(candidate: Candidate, scores: Mapping[str, Mapping[int, float]]) -> bool:
+    """As sure as the race of our own trainings asks for; of one run nothing is known, which the sentence says."""
+    mine, none = scores[candidate.label], scores["none"]
+    better = _probability([mine[seed] - none[seed] for seed in sorted(set(mine) & set(none))])
+    return better is None or better >= PROBABLY
 
 
 def _probability(differences: Sequence[float]) -> float | None:

@@ -1,1 +1,1 @@
-"""Checks that every operation, method and runner passes, and that a third party can call for its own."""
+"""Checks that every operation, method, runner and data source passes, and that a third party can call for its own."""

@@ -1,4 +1,4 @@
-"""Checks for a method: the same seed gives the same candidates, a killed run continues, the budget is kept.
+"""Checks for a method: same seed same candidates, a killed run continues, the budget is kept, no fold judges its own.
 
 >>> check_method(MyMethod)
 
@@ -34,6 +34,7 @@ from fasteraa.train.run_cache import RunCache
 from fasteraa.train.split import fold_splits
 
 _QUICK, _SLOW = 1e-6, 1.0  # seconds of an image in an epoch: a machine, and the same one while others use it
+_ROUNDED = 1e-6  # parts of a training, in sum
 _LABEL = re.compile(r"[\w.-]+")
 Make = Callable[[], Method]
 Summary = list[tuple[Any, ...]]
@@ -61,12 +62,13 @@ def check_method(
             whole = bench.run("whole", budget)
             assert whole.candidates, f"with {budget} there is no candidate"
             _check_candidates(bench, whole.candidates)
+            _check_folds(whole)
             _check_repeats(bench, budget, whole)
             _check_killed_in_trainings(bench, budget, whole)
             _check_killed_in_steps(bench, budget, whole)
         for count in (0, 1, trainings // 2, trainings):
-            asked = bench.run("budget", Budget(trainings=count)).trained
-            assert len(asked) <= count, f"a budget of {count} trainings was spent on {len(asked)}"
+            asked = sum(job.share for job in bench.run("budget", Budget(trainings=count)).trained)
+            assert asked <= count + _ROUNDED, f"a budget of {count} trainings was spent on {asked:g}"
         _check_operations(bench, Budget(trainings=trainings))
         _check_trouble(bench, Budget(trainings=trainings))
 
@@ -196,6 +198,17 @@ def _check_candidates(bench: _Bench, candidates: Sequence[Candidate]) -> None:
     assert len(set(labels)) == len(labels), f"labels must differ, got {', '.join(labels)}"
 
 
+def _check_folds(whole: _Run) -> None:
+    """What was made with the held-out images of a fold would seem better there than it is."""
+    trained = dict.fromkeys(job.split.name for job in whole.trained)
+    for each in whole.candidates:
+        missing = [fold for fold in trained if fold not in each.on_folds]
+        assert not missing, (
+            f"{each.label!r} comes of trainings on {', '.join(missing)}, and would race there itself: on_folds must "
+            "say what races in its place, made without these"
+        )
+
+
 def _check_repeats(bench: _Bench, budget: Budget, whole: _Run) -> None:
     again = bench.run("again", budget)
     assert again.summary == whole.summary, f"the same seed and {budget}, other candidates: {_difference(whole, again)}"
@@ -243,7 +256,7 @@ def _check_operations(bench: _Bench, budget: Budget) -> None:
 def _check_trouble(bench: _Bench, budget: Budget) -> None:
     """What cannot be done is said as a FasterAAError, or there are no candidates; anything else is a crash."""
     _check_said(bench, "every training failed", budget, script=lambda job: {"diverged": "the loss was not finite"})
-    _check_said(bench, "time was up", budget, until=time.monotonic())
+    _check_said(bench, "time was up", budget, until=time.time())
     images, classes = bench.data.images, bench.data.classes
     few = ImageSet.of(images[:4].contiguous(), torch.tensor([0, 0, 1, 1]), classes, "four images")
     _check_said(bench, "there were four images", budget, data=few)

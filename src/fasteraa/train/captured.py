@@ -36,8 +36,9 @@ class CapturedGroup:
         self.batches = [tuple(t.clone() for t in next(iter(m.feed.epoch(0)))) for m in self.members]
         if group.fuse:
             group.kernels = "compiled"
-            for member in self.members:
-                member.forward = torch.compile(member.network, dynamic=False)
+            with _quiet_compiler():  # what it imports warns, too
+                for member in self.members:
+                    member.forward = torch.compile(member.network, dynamic=False)
         self.compiled = [member.forward for member in self.members]  # kept: the graph reads tensors of theirs
         with _quiet_compiler(), self._undone():
             self.graph, self.losses = capture(
@@ -69,9 +70,8 @@ class CapturedGroup:
         return losses
 
     def __call__(self, batches: list[Batch]) -> Tensor:
-        for held, batch in zip(self.batches, batches, strict=True):
-            for static, tensor in zip(held, batch, strict=True):
-                static.copy_(tensor)
+        held = [static for batch in self.batches for static in batch]
+        torch._foreach_copy_(held, [tensor for batch in batches for tensor in batch])
         self.graph.replay()
         return self.losses
 

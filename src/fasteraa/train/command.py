@@ -1,12 +1,13 @@
 """Any training at all: the user's own command, run once per policy and seed, and the score that it prints.
 
-`python train.py --aug {policy} --seed {seed} --out {out}`: `{policy}` is a file with the policy, `{out}` an empty
-folder of that run. The score is the last line `score: 0.123` of the output, or `{"score": 0.123}` in
-`{out}/score.json`.
+`python train.py --aug {policy} --seed {seed} --out {out}`: `{policy}` is a file with the policy, `{out}` the folder of
+that run, with nothing else in it. The score is the last line `score: 0.123` of the output, or `{"score": 0.123}` in
+`{out}/score.json`. What a run started and left behind ends with it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -15,8 +16,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fasteraa.errors import ConfigError, RunError
@@ -27,6 +30,7 @@ PLACEHOLDERS = ("policy", "seed", "out")
 _SCORE = re.compile(r"^\s*score:\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")  # other braces are the command's own
 _TAIL = 200_000  # bytes of the output in which a score is looked for
+_SCRIPTS = frozenset((".py", ".sh", ".bash", ".r", ".jl", ".lua", ".pl"))
 WritePolicy = Callable[[Policy, Path], None]
 
 
@@ -42,6 +46,8 @@ class Command:
     write_policy: WritePolicy
     suffix: str = ".json"
     seconds: float = math.inf
+    _live: set[subprocess.Popen[bytes]] = field(default_factory=set, compare=False, repr=False)
+    _stopped: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.words:
@@ -58,11 +64,16 @@ class Command:
 
     @property
     def key(self) -> str:
-        """What makes it another training, for the cache."""
-        return json.dumps([list(self.words), self.suffix])
+        """What makes it another training, for the cache: its words, and what is in the scripts among them."""
+        scripts = [Path(word) for word in self.words if Path(word).suffix.lower() in _SCRIPTS and Path(word).is_file()]
+        contents = [hashlib.sha256(script.read_bytes()).hexdigest() for script in scripts]
+        return json.dumps([list(self.words), self.suffix, contents])
 
     def __call__(self, policy: Policy, seed: int, out: Path, gpu: str | None = None) -> float:
         """Run it and read its score; everything it prints is in `log.txt` of its folder."""
+        if self._stopped.is_set():
+            raise TrainingFailed("it was stopped")
+        out = out.resolve()
         file = out / f"policy{self.suffix}"
         self.write_policy(policy, file)
         values = {"policy": str(file), "seed": str(seed), "out": str(out)}
@@ -78,25 +89,35 @@ class Command:
                 env=environment,
                 start_new_session=os.name == "posix",
             )
+            self._live.add(process)
+            if self._stopped.is_set():  # meanwhile
+                end(process)
             try:
                 code = process.wait(None if math.isinf(self.seconds) else self.seconds)
             except subprocess.TimeoutExpired:
                 raise TrainingFailed(f"it took longer than {self.seconds:g} s; its output is in {log}") from None
             finally:
                 end(process)
+                self._live.discard(process)
         if code:
             raise TrainingFailed(f"it ended with exit code {code}; its output is in {log}")
         return read_score(out, log)
 
+    def stop(self) -> None:
+        """End every run that is under way in other threads; none begins any more."""
+        self._stopped.set()
+        for process in tuple(self._live):
+            end(process)
+
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """The process and what it started."""
-    if process.poll() is None:
-        if os.name == "posix":
+    """The process and what it started, which may have outlived it."""
+    if os.name == "posix":
+        with suppress(ProcessLookupError, PermissionError):  # nobody is left
             os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-        process.wait()
+    else:
+        process.kill()
+    process.wait()
 
 
 def read_score(out: Path, log: Path) -> float:
@@ -128,9 +149,11 @@ def finite(value: object, where: str) -> float:
 
 
 def visible_gpus(count: int) -> Sequence[str]:
-    """Names for CUDA_VISIBLE_DEVICES, one each; empty without a GPU."""
+    """Names for CUDA_VISIBLE_DEVICES, one each; empty without a GPU, and where the variable hides them all."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return [part for part in given.split(",") if part] if given else [str(number) for number in range(count)]
+    if given is None:
+        return [str(number) for number in range(count)]
+    return [part.strip() for part in given.split(",") if part.strip()][:count]
 
 
 def main_module_key(function: Callable[..., object]) -> str:

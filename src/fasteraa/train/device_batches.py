@@ -1,6 +1,8 @@
 """Batches for training. Images that fit live on the device and are augmented there, many batches at a time.
 
-The order is Fast AutoAugment's: policy, random crop, flip, then cutout in the mean colour (it cut zeros out of the
+On a GPU, where images are few, these are the batches of many epochs.
+
+The order is Fast AutoAugment's: policy, random crop, flip, then cutout in the average colour (it cut zeros out of the
 normalised image, which is the same but for the rounding of the mean to a whole level).
 """
 
@@ -54,22 +56,44 @@ class DeviceFeed:
         self.normalise = normalise_for(recipe, self.images).to(device)
         self.mean = mean_colour(self.normalise)
         self.idle = is_idle(policy)
-        pieces = _AT_ONCE.get(device.type, 0) // data.images[0].numel() // self.batch
-        self.piece = self.batch * max(1, min(pieces, self.steps))
+        pieces = max(_AT_ONCE.get(device.type, 0) // data.images[0].numel() // self.batch, 1)
+        self.piece = self.batch * min(pieces, self.steps)
+        self.epochs_at_once = 1 if device.type == "cpu" or recipe.mixup or recipe.cutmix else pieces // self.steps
+        self._drawn: tuple[int, Tensor, Tensor] | None = None  # first epoch, images and labels of some
 
     def epoch(self, number: int) -> Iterator[Batch]:
+        if self.epochs_at_once > 1:
+            yield from self._one_of_many(number)
+            return
         generator = Generator(self.device).manual_seed(epoch_seed(self.seed, number))
         order = torch.randperm(len(self.images), generator=generator, device=self.device)[: self.steps * self.batch]
+        now = self.with_policy(self.policy.at_epoch(number, self.recipe.epochs)) if self.policy.scheduled else self
         for index in torch.split(order, self.piece):
-            images = self.augmented(self.images[index.to(self.images.device)].to(self.device), generator)
+            images = now.augmented(self.images[index.to(self.images.device)].to(self.device), generator)
             labels = self.labels[index]
             for batch in zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True):
                 yield mixed(*batch, self.recipe, self.classes, generator)
 
+    def _one_of_many(self, number: int) -> Iterator[Batch]:
+        """On a GPU, epochs of few images are augmented many at once: launching the operations takes most of the time.
+
+        The seed is that of the first of them, so that a run that is resumed draws the same.
+        """
+        first, count = number - number % self.epochs_at_once, self.steps * self.batch
+        if self._drawn is None or self._drawn[0] != first:
+            generator = Generator(self.device).manual_seed(epoch_seed(self.seed, first))
+            draws = torch.rand(self.epochs_at_once, len(self.images), generator=generator, device=self.device)
+            index = draws.argsort(1)[:, :count].flatten()
+            images = self.augmented(self.images[index.to(self.images.device)].to(self.device), generator)
+            self._drawn = (first, images, self.labels[index])
+        _, images, labels = self._drawn
+        mine = slice((number - first) * count, (number - first + 1) * count)
+        yield from zip(torch.split(images[mine], self.batch), torch.split(labels[mine], self.batch), strict=True)
+
     def with_policy(self, policy: Policy) -> DeviceFeed:
         """The same images under another policy."""
         feed = copy(self)
-        feed.policy, feed.idle = policy, is_idle(policy)
+        feed.policy, feed.idle, feed._drawn = policy, is_idle(policy), None
         return feed
 
     def augmented(self, images: Tensor, generator: Generator) -> Tensor:
@@ -82,7 +106,7 @@ class DeviceFeed:
         if self.idle:
             return images
         pool = centre(self.images, images.shape[-1]) if images.shape[-2:] != self.images.shape[-2:] else self.images
-        return augment(self.policy, images, generator, pool=pool)
+        return augment(self.policy, images, generator, pool=pool, chunk=self.recipe.chunk_size)
 
     def _cropped(self, images: Tensor, generator: Generator) -> Tensor:
         if self.recipe.crop_kind != "resized":
@@ -127,7 +151,11 @@ def mixed(images: Tensor, labels: Tensor, recipe: TrainRecipe, classes: int, gen
 
 
 def _beta(alpha: float, generator: Generator, device: torch.device) -> float:
-    """A draw of Beta(alpha, alpha), by two of Gamma(alpha, 1) (Johnk's way needs uniform numbers alone)."""
+    """A draw of Beta(alpha, alpha), by Johnk's way, which rejects ever more above 1: there by two draws of Gamma."""
+    if alpha > 1:
+        shape = torch.full((2,), alpha, dtype=torch.float64, device=device)
+        x, y = torch._standard_gamma(shape, generator=generator).tolist()
+        return float(x / (x + y))
     while True:
         u, v = torch.rand(2, generator=generator, device=device).double().tolist()
         x, y = u ** (1 / alpha), v ** (1 / alpha)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fasteraa.data.lazy_set import Images, LazyImageSet
 from fasteraa.errors import RunError
+from fasteraa.runtime.checkpoint import load_checkpoint, misfit
 from fasteraa.runtime.seeds import seeded
 from fasteraa.train.device_batches import centre, normalise_for
 from fasteraa.train.job import TrainJob
@@ -20,30 +21,40 @@ from fasteraa.train.worker_batches import MEASURED
 # parts of 128, 220 ms in one piece (two cores).
 _AT_ONCE = {"cuda": 2**25, "cpu": 2**18}
 Guess = Callable[[Tensor], Tensor]  # uint8 images (b, 3, H, W) on the device -> class numbers (b,)
+Logits = Callable[[Tensor], Tensor]  # the same -> (b, classes)
 
 
 def load_guess(file: Path, job: TrainJob, device: torch.device) -> Guess:
+    """The classes that the network of a finished job sees."""
+    logits = load_logits(file, job, device)
+    return lambda images: logits(images).argmax(1)
+
+
+def load_logits(file: Path, job: TrainJob, device: torch.device) -> Logits:
     """The network of a finished job, from the file of its weights (`RunCache.network`)."""
     recipe, train = job.recipe, job.split.train
     with seeded(0):  # weights that are replaced at once must not cost the caller's generator any draws
         network = make_network(recipe, len(train.classes), min(train.size))
+    weights = load_checkpoint(file, "cpu", {}, sealed=False)  # earlier versions wrote no digest
+    if weights is None:
+        raise RunError(f"the network {str(file)!r} is missing: remove the record of its training to train it again")
     try:
-        network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-    except Exception as error:
-        raise RunError(f"the network {str(file)!r} cannot be read: remove it to train it again") from error
+        network.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise misfit(file, error) from error
     network = network.to(device).eval()
     normalise = normalise_for(recipe, _images(train)).to(device)
 
     def some(images: Tensor) -> Tensor:
-        logits: Tensor = network(normalise(centre(images, recipe.input_size).float() / 255))
-        return logits.argmax(1)
+        found: Tensor = network(normalise(centre(images, recipe.input_size).float() / 255))
+        return found
 
     @torch.no_grad()
-    def guess(images: Tensor) -> Tensor:
+    def logits(images: Tensor) -> Tensor:
         at_once = max(1, _AT_ONCE[device.type] // max(images[:1].numel(), 1))
         return torch.cat([some(each) for each in torch.split(images, at_once)])
 
-    return guess
+    return logits
 
 
 def _images(data: Images) -> Tensor:

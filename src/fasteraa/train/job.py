@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.documents import quoted
@@ -28,18 +29,45 @@ class TrainJob:
     seed: int
     split: Split
     keep_network: bool = False  # its weights, too, as `RunCache.network` names them; no part of the key
+    epochs: tuple[int, int] | None = None  # a part of the recipe's schedule, from and up to an epoch; None: all of it
+    after: str = ""  # the key of the job whose state it continues; a part leaves its own for others (`RunCache.state`)
+
+    def __post_init__(self) -> None:
+        if self.epochs is None:
+            if self.after:
+                raise ConfigError(f"a whole training continues no other, got after = {self.after!r}")
+            return
+        first, last = self.epochs
+        if not 0 <= first < last <= self.recipe.epochs:
+            raise ConfigError(f"a part of {self.recipe.epochs} epochs must be some of them, got {first} to {last}")
+        if bool(first) != bool(self.after):
+            raise ConfigError(f"a part from epoch {first} on continues {'another' if first else 'no other'} training")
 
     @cached_property
     def key(self) -> str:
-        """Whatever would change the outcome."""
+        """Whatever would change the outcome: of a part also which part, and all that was before."""
         train, held_out = self.split.fingerprints
-        parts = (train, held_out, self.policy.hash, self.recipe.key, self.seed)
+        parts = [train, held_out, self.policy.hash, self.recipe.key, self.seed]
+        if self.epochs is not None:
+            parts += [*self.epochs, self.after]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The epochs that it trains, from and up to."""
+        return self.epochs or (0, self.recipe.epochs)
+
+    @property
+    def share(self) -> float:
+        """Of a whole training."""
+        first, last = self.part
+        return (last - first) / self.recipe.epochs
 
     @property
     def image_epochs(self) -> int:
         """Images that pass through the network: what a training costs is proportional to it."""
-        return len(self.split.train) * self.recipe.epochs
+        first, last = self.part
+        return len(self.split.train) * (last - first)
 
     def __str__(self) -> str:
         return f"{self.label}, seed {self.seed}"
@@ -62,8 +90,10 @@ class Outcome:
     loss: float  # on them, at the temperature that suits the network best
     train_loss: float  # mean of the last epoch
     seconds: float  # of training, its own share where several shared a device
-    failed: str | None = None  # why it came to nothing
+    failed: str | None = None  # why it failed
     record: Mapping[str, Any] = field(default_factory=dict)  # all that is kept of it, as in its file
+    balanced_error: float = math.nan  # % of each class, mean over the classes
+    balanced_loss: float = math.nan
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Outcome:
@@ -82,7 +112,19 @@ class Outcome:
             seconds,
             None,
             record,
+            _number(record, "balanced_error", 0, 100, math.nan),
+            _number(record, "balanced_loss", 0, LARGEST, math.nan),
         )
+
+    def by(self, metric: str) -> tuple[float, float]:
+        """Error in % and loss, as the metric counts images: alike, or each class alike."""
+        if metric != "balanced-error":
+            return self.error, self.loss
+        if math.isnan(self.balanced_error):
+            raise RunError(
+                "a training in the folder was measured without balanced errors: choose another folder (--out)"
+            )
+        return self.balanced_error, self.balanced_loss
 
 
 def _number(record: Mapping[str, Any], name: str, low: float, high: float, without: float | None = None) -> float:

@@ -59,7 +59,15 @@ class TrainRecipe(Settings):
     cutmix: float = setting(0.0, "alpha of CutMix; 0 for none. With both, each batch draws one.", least=0)
     ema: float = setting(0.0, "Decay of the mean of weights that is measured in the end; 0 for none.", least=0, below=1)
     accumulate: int = setting(1, "Parts that a batch is passed through the network in, where memory is short.", least=1)
+    chunk_size: int = setting(
+        1, "Images of a batch that share a sub-policy and its operations (Faster AutoAugment: 16).", least=1
+    )
     freeze: bool = setting(False, "Train the head alone (a linear probe): the body keeps its weights.")
+    copies: int = setting(
+        0,
+        "With freeze, on a CPU: augmented copies of an image whose features are computed once; 0: every time.",
+        least=0,
+    )
 
     @property
     def key(self) -> str:
@@ -131,6 +139,8 @@ def finetune_recipe(
     network: str, *, pretrained: bool = False, weights: str = "", side: int | None = None
 ) -> TrainRecipe:
     """For a network that begins with weights: AdamW, a smaller rate for the body, crop and flip before every policy."""
+    if network == "auto":
+        raise ConfigError("--pretrained and --weights need the network that they are for: --network timm:NAME")
     input_size = side or (preprocessing(network).side if network.startswith(PREFIX) else 0)
     return TrainRecipe(
         network=network,

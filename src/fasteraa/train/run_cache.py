@@ -1,7 +1,8 @@
 """The cache of finished trainings: a record each, found by the job's key, so nothing runs twice.
 
 A race, a comparison and a table write one file per training while they run. `pack` makes one file of them, for
-keeping; both are read. Weights of networks are kept only where a job asks for them.
+keeping; both are read. Weights of networks are kept only where a job asks for them, and the state in which a part of a
+training ends until whoever asked for the part lets it go.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fasteraa.runtime.documents import cut, read_json
 from fasteraa.runtime.files import as_file_name, explain_os_error, sealed, unsealed, write_atomic
 from fasteraa.train.job import Outcome, TrainJob
 
-RUNS, PACKED, NETWORKS = "runs", "runs.json", "networks"
+RUNS, PACKED, NETWORKS, STATES = "runs", "runs.json", "networks", "states"
 _LARGEST = 1 << 20  # bytes of a record
 
 
@@ -51,6 +52,15 @@ class RunCache:
         folder = self.folder / NETWORKS
         found = sorted(folder.glob(f"*-{job.key}.pt"))
         return found[0] if found else folder / f"{as_file_name(job.label)}-{job.seed}-{job.key}.pt"
+
+    def state(self, key: str) -> Path:
+        """Where the part of a training with this key leaves what another part continues."""
+        return self.folder / STATES / f"{key}.pt"
+
+    def drop_states(self, keys: Iterable[str]) -> None:
+        """Of parts that nothing will continue any more."""
+        for key in keys:
+            self.state(key).unlink(missing_ok=True)
 
     def read(self, job: TrainJob) -> Outcome | None:
         """None if it was not run, or if it succeeded and the weights that the job asks for were not kept."""

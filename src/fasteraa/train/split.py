@@ -9,18 +9,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import Look, Window
+from fasteraa.data.groups import grouped
 from fasteraa.data.image_folder import check_beside
+from fasteraa.data.large import subset_to_hold, tell, tell_subset
 from fasteraa.data.lazy_set import Images, LazyImageSet
-from fasteraa.data.load import as_size, check_not_empty, check_window, hold_out
+from fasteraa.data.load import (
+    as_size,
+    check_not_empty,
+    check_window,
+    hold_out,
+    validation_listing,
+    with_classes,
+)
 from fasteraa.data.materialize import Wanted, gather, probe_size
 from fasteraa.data.requirements import check_for_classifiers
 from fasteraa.data.resolve import open_source
-from fasteraa.data.source import Listing, Source
-from fasteraa.errors import ConfigError, DataError, SplitError
+from fasteraa.data.source import Listing, Source, canonical_split
+from fasteraa.errors import ConfigError, SplitError
+from fasteraa.runtime.device import image_device
 from fasteraa.runtime.memory import machine_memory
 
 HELD_OUT = 0.2  # of the training images, where a source has no other ones
@@ -37,6 +47,12 @@ class Split:
     share: float = 0.0  # of the training images that was held out to measure errors on
     seed: int = 0  # by which that share was chosen
     measured_on: str = "test"  # the source's split that errors are measured on where no share is held out
+
+    def on(self, device: torch.device) -> Split:
+        """With its images in the memory of a GPU, where they fit, so that trainings there need not copy them."""
+        if device.type != "cuda":
+            return self
+        return replace(self, train=_on(self.train, device), held_out=_on(self.held_out, device))
 
     @property
     def fingerprints(self) -> tuple[str, str]:
@@ -64,6 +80,12 @@ class Split:
         return [*lines, twice_words(self.twice, len(self.held_out))] if self.twice else lines
 
 
+def _on(data: Images, device: torch.device) -> Images:
+    if not isinstance(data, ImageSet):
+        return data
+    return replace(data, images=data.images.to(image_device(data.images, device)))
+
+
 def twice_words(count: int, of: int) -> str:
     return (
         f"{count} of the {of} held-out images {'is' if count == 1 else 'are'} among the training images, too (the same "
@@ -82,45 +104,77 @@ def open_split(
     data_root: str | Path | None = None,
     split: str = "train",
     size: int | None = None,
+    largest: int | None = None,
     subset: int | None = None,
+    large: int | None = None,
     held_out: float | None = None,
+    group_by: str = "",
+    validation: str = "",
     seed: int = 0,
     interpolation: str = "bilinear",
     window: Window | None = None,
 ) -> Split:
     """Training images, and the source's test (or val) images; a part of the training images where it has none.
 
-    `held_out` asks for such a part in any case, so that a choice can be made without a look at the test images. The
+    `held_out` asks for such a part in any case, so that a choice can be made without a look at the test images, and
+    `group_by` keeps groups whole in it. `validation` names the images to measure on: a split, or a folder. The
     `folder` that is going to be written must not lie among the images. Levels of more than 8 bits are scaled as in
-    the training images.
+    the training images. Where `size` is left out, the side is at most `largest`. Of more than 100,000 training images
+    in files, `large` are taken where `subset` is left out, and half as many to measure on.
     """
     if held_out is not None and not 0 < held_out < 1:
         raise ConfigError(f"the held-out share must be in (0, 1), got {held_out}")
+    if validation and held_out is not None:
+        raise ConfigError(f"errors are measured on a held-out share or on validation images, got {validation!r}, too")
     if folder is not None:
         check_beside(source, folder)
     opened = open_source(source, data_root)
     train = opened.listing(split)
     check_not_empty(train, opened.name, split)
     check_for_classifiers(train, opened.name)
-    test = _test_listing(opened, train.classes) if held_out is None else None
-    measured_on, share = "test images", 0.0
+    if group_by:
+        train = grouped(train, group_by, opened.name)
+    measured_on, share = "validation images" if validation else "test images", 0.0
+    if validation:
+        test: Listing | None = validation_listing(opened, validation, train.classes, data_root)[0]
+    else:
+        test = _test_listing(opened, train.classes) if held_out is None else None
     if test is None:
         share, all_of_them = HELD_OUT if held_out is None else held_out, len(train)
         train, test = hold_out(train, opened.name, share, seed)
         percent = 100 * len(test) / all_of_them  # every class is in it, so it may be more than was asked for
         measured_on = f"{percent:.3g}% of the training images"
     look = Look(interpolation=interpolation, window=check_window(window))
-    side = as_size(size) or probe_size(train, look)
-    fits = fits_memory((subset or len(train)) + len(test), side)
+    side = as_size(size) or _default_side(train, look, largest)
+    measures: int | None = None
+    if (held := subset_to_hold(train, subset, large)) != subset:
+        assert held is not None
+        tell_subset(opened.name, "training images", held, len(train), seed)
+        subset, measures = held, _measures(test, held // 2, opened.name, seed)
+    fits = fits_memory((subset or len(train)) + (measures or len(test)), side)
     data = _images(train, opened.name, side, fits, look, subset, seed)
-    measured = _images(test, opened.name, side, fits, replace(look, window=data.window or look.window))
-    other = "test" if "test" in opened.splits else "val"
+    measured = _images(test, opened.name, side, fits, replace(look, window=data.window or look.window), measures, seed)
+    other = canonical_split(validation) or ("test" if "test" in opened.splits else "val")
     return Split(data, measured, measured_on, share, seed, other)
+
+
+def _measures(test: Listing, most: int, name: str, seed: int) -> int | None:
+    """How many images measure, where training images are a few of many; None for all."""
+    count = max(most, int((test.counts() > 0).sum()))
+    if count >= len(test):
+        return None
+    tell(f"{name}: {count:,} of its {len(test):,} held-out images measure, drawn by class with seed {seed}")
+    return count
+
+
+def _default_side(train: Listing, look: Look, largest: int | None) -> tuple[int, int]:
+    found = probe_size(train, look)
+    return found if largest is None or max(found) <= largest else (largest, largest)
 
 
 def fold_splits(data: ImageSet, count: int, seed: int) -> list[Split]:
     """Each fold holds another part of every class out; very few images allow fewer folds."""
-    parts = data.folds(min(count, sum(each for each in data.counts() if each > 1)), seed)
+    parts = data.folds(min(count, data.foldable), seed)
     return [Split(rest, part, f"fold {fold}") for fold, (rest, part) in enumerate(parts, 1)]
 
 
@@ -155,10 +209,4 @@ def _test_listing(opened: Source, classes: tuple[str, ...]) -> Listing | None:
         test = opened.listing("test")
     except SplitError:
         return None
-    unknown = sorted({test.classes[label] for label in np.unique(test.labels)} - set(classes))
-    if unknown:
-        raise DataError(f"the test images have classes that the training images lack: {', '.join(unknown[:5])}")
-    if test.classes == classes:
-        return test
-    number = np.array([classes.index(name) if name in classes else -1 for name in test.classes], dtype=np.int64)
-    return replace(test, classes=classes, labels=number[test.labels])
+    return with_classes(test, classes, "the test images")

@@ -31,12 +31,13 @@ from fasteraa.nets import Backbone, build
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.checkpoint import load_checkpoint, misfit, save_checkpoint
 from fasteraa.runtime.device import explain_out_of_memory, find_device
-from fasteraa.runtime.files import replacing, write_atomic
+from fasteraa.runtime.files import write_atomic
 from fasteraa.runtime.seeds import seeded
 from fasteraa.runtime.signals import defer_signals
 from fasteraa.train.captured import CapturedGroup, tuned_convolutions
 from fasteraa.train.device_batches import Batch, Feed, epoch_seed
 from fasteraa.train.metrics import LARGEST, Measured, measured
+from fasteraa.train.probe import ProbeFeed
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.worker_batches import make_feed, plain_batches
 
@@ -65,6 +66,8 @@ class Trained:
     error: float  # % of the held-out images, after the last epoch
     error_top5: float
     held_out_loss: float  # how sure it is of the right classes there, however sure it is in general
+    balanced_error: float  # the same, every class counted alike
+    balanced_loss: float
     train_loss: float  # mean of the last epoch
     seconds: float  # of training, without set-up and without the final measurement
     setup_seconds: float  # compilation and capture
@@ -79,7 +82,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Diverged:
-    """A training run that came to nothing: there is no network worth measuring."""
+    """A training run that diverged: there is no network worth measuring."""
 
     why: str
     seconds: float
@@ -99,12 +102,22 @@ def train(
     tell: Tell | None = None,
     until: Until | None = None,
 ) -> Trained:
-    """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run goes on from there."""
+    """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run resumes there."""
     job = TrainingRun(policy, recipe, seed, checkpoint)
     (found,) = train_together(data, held_out, [job], device=device, tell=tell, until=until)
     if isinstance(found, Diverged):
         raise RunError(f"{found.why}: lower learning_rate")
     return found
+
+
+@dataclass(frozen=True)
+class TrainingPart:
+    """Epochs `first` up to `last` of a training: from the state that another part left, to a state for the next one."""
+
+    first: int
+    last: int
+    begin: Path | None = None  # without one it begins at the start
+    end: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +128,12 @@ class TrainingRun:
     recipe: TrainRecipe
     seed: int = 0
     checkpoint: Path | None = None
+    part: TrainingPart | None = None  # None: all epochs of the recipe
+
+    @property
+    def epochs(self) -> tuple[int, int]:
+        """That it trains, from and up to."""
+        return (0, self.recipe.epochs) if self.part is None else (self.part.first, self.part.last)
 
 
 @torch.inference_mode(False)
@@ -138,13 +157,15 @@ def train_together(
     """
     if data.classes != held_out.classes:
         raise ConfigError("training and held-out images must have the same classes")
-    if len({(job.recipe.epochs, job.recipe.batch_size) for job in jobs}) > 1:
+    if len({(job.epochs, job.recipe.epochs, job.recipe.batch_size) for job in jobs}) > 1:
         raise ConfigError("runs trained together must have the same epochs and batch_size")
     place = find_device(device)
     origins = [_provenance(data, held_out, job.policy, job.recipe, job.seed, place) for job in jobs]
     with explain_out_of_memory("lower --batch-size, --size or --jobs, or take a smaller --network"):
-        group = Group([Training(data, job.policy, job.recipe, job.seed, place) for job in jobs], fuse)
+        members = [Training(data, job.policy, job.recipe, job.seed, place, part=job.part) for job in jobs]
+        group = Group(members, fuse)
         group.go([job.checkpoint for job in jobs], tell, until)
+        group.leave_states()
         pairs = zip(group.members, origins, strict=True)
         found = [_outcome(group, training, held_out, provenance) for training, provenance in pairs]
     for job in jobs:
@@ -165,14 +186,16 @@ def _outcome(group: Group, training: Training, held_out: Images, provenance: dic
         error=measured.error,
         error_top5=measured.error_top5,
         held_out_loss=measured.loss,
+        balanced_error=measured.balanced_error,
+        balanced_loss=measured.balanced_loss,
         train_loss=training.loss,
         seconds=group.seconds,
         setup_seconds=group.setup_seconds,
         together=together,
         share_seconds=training.share_seconds,
         kernels=" and ".join(training.kernels) or "unknown",
-        steps=training.recipe.epochs * training.feed.steps,
-        network=training.network,
+        steps=(group.last - group.first) * training.feed.steps,
+        network=training.network if training.averaged is None else training.averaged,  # what was measured
         normalise=training.feed.normalise,
         provenance=provenance,
     )
@@ -187,8 +210,9 @@ class Group:
 
     def __init__(self, members: list[Training], fuse: bool | None = None):
         self.members, self.device = members, members[0].device
-        self.epochs, self.epoch = members[0].recipe.epochs, 0
-        self.fuse = self.epochs * members[0].feed.steps >= _WORTH_FUSING if fuse is None else fuse
+        self.first, self.last = members[0].part.first, members[0].part.last
+        self.epoch = self.first
+        self.fuse = (self.last - self.first) * members[0].feed.steps >= _WORTH_FUSING if fuse is None else fuse
         self.kernels = "plain"  # as in Trained; recording may fuse them
         # without a reference back: what it holds (processes that read, GPU memory) is given back when it is let go
         self.step: Callable[[list[Batch]], Tensor] = partial(_plain_step, members)
@@ -206,30 +230,30 @@ class Group:
         save_next = time.monotonic() + _FIRST_SAVE_S
         with defer_signals() as caught:
             self.stop = lambda: bool(caught) or told_to_stop()
-            while self.epoch < self.epochs and any(member.diverged is None for member in self.members):
+            while self.epoch < self.last and any(member.diverged is None for member in self.members):
                 self.began = began = time.monotonic()
                 try:
                     self.one_epoch()
                 except _Interrupted:
                     if caught:
                         raise KeyboardInterrupt(caught[0]) from None
-                    raise OutOfTime(f"stopped in epoch {self.epoch + 1} of {self.epochs}") from None
+                    raise OutOfTime(f"stopped in epoch {self.epoch + 1} of {self.last}") from None
                 self._count(time.monotonic() - began)
                 if tell is not None:
-                    tell(self.epoch, self.epochs, self.members[0].loss)
-                unfinished = self.epoch < self.epochs
+                    tell(self.epoch, self.last, self.members[0].loss)
+                unfinished = self.epoch < self.last
                 late = unfinished and ((until is not None and time.time() > until()) or told_to_stop())
                 if (time.monotonic() > save_next and unfinished) or late or caught:
                     save_next = self._save(checkpoints)
                 if caught:
                     raise KeyboardInterrupt(caught[0])
                 if late:
-                    raise OutOfTime(f"time was up after {self.epoch} of {self.epochs} epochs")
+                    raise OutOfTime(f"time was up after {self.epoch} of {self.last} epochs")
 
     def capture(self) -> None:
         """On a GPU, make one graph of a step. What networks draw meanwhile is not the caller's, either."""
         began = time.monotonic()
-        if self.device.type == "cuda" and self.epoch < self.epochs:
+        if self.device.type == "cuda" and self.epoch < self.last:
             with (
                 tuned_convolutions(),
                 torch.cuda.device(self.device),  # else the graph of another GPU, and empty
@@ -241,13 +265,13 @@ class Group:
     def one_epoch(self) -> None:
         first = self.members[0]
         total = torch.zeros(len(self.members), device=self.device)
+        rates = rates_of_epoch(self.members, self.epoch)
         with network_draws(epoch_seed(first.seed, self.epoch), self.device):
             feeds = [member.feed.epoch(self.epoch) for member in self.members]
             for number, batches in enumerate(zip(*feeds, strict=True)):
                 if self.stop() and self._rest_of_epoch(number) > _FINISH_S:
                     raise _Interrupted
-                for member in self.members:
-                    member.set_rate(self.epoch * first.feed.steps + number, first.feed.steps)
+                set_rates(self.members, rates[number])
                 total += self.step(list(batches))
         means = (total / first.feed.steps).tolist()  # the only wait for the device in an epoch
         self.epoch += 1
@@ -277,10 +301,20 @@ class Group:
         ended = time.monotonic()
         return ended + _WORK_PER_SAVE * (ended - began)
 
+    def leave_states(self) -> None:
+        """What the next part of each training continues; there is none of a training that diverged."""
+        for member in self.members:
+            if member.part.end is not None and member.diverged is None:
+                member.part.end.parent.mkdir(parents=True, exist_ok=True)
+                member.save(member.part.end, self.epoch, self.seconds)
+
     def _load(self, checkpoints: Sequence[Path | None]) -> None:
-        """Go on where all members stand."""
+        """Continue where all members stand; parts that were not begun where the parts before them ended."""
         states = [_read(path, self.device) for path in checkpoints]
-        stand = [_epoch_of(state) for state in states]
+        for member, state in zip(self.members, states, strict=True):
+            if state is None and member.part.begin is not None:
+                member.follow(member.part.begin)
+        stand = [self.first if state is None else _epoch_of(state) for state in states]
         if len(set(stand)) > 1:
             raise RunError(
                 f"runs that were begun can be trained together only from the same epoch on, these have {stand} behind "
@@ -298,6 +332,21 @@ class Group:
                 self.epoch, self.seconds = state["epoch"], state["seconds"]
 
 
+def rates_of_epoch(members: Sequence[Training], epoch: int) -> Tensor:
+    """(steps, 2 * members) on the device, in one piece: small runs side by side mostly wait for Python."""
+    steps = members[0].feed.steps
+    rows = [
+        [rate for member in members for rate in member.rates_at(epoch * steps + number, steps)]
+        for number in range(steps)
+    ]
+    return torch.tensor(rows, device=members[0].device)
+
+
+def set_rates(members: Sequence[Training], rates: Tensor) -> None:
+    """Those of a step, as `rates_of_epoch` has them."""
+    torch._foreach_copy_([rate for member in members for rate in member.rates], list(rates.unbind()))
+
+
 def _plain_step(members: Sequence[Training], batches: Sequence[Batch]) -> Tensor:
     return torch.stack([member.step(*batch) for member, batch in zip(members, batches, strict=True)])
 
@@ -305,9 +354,18 @@ def _plain_step(members: Sequence[Training], batches: Sequence[Batch]) -> Tensor
 class Training:
     """One run: a network, its feed of batches, its optimiser, and the step that changes them."""
 
-    def __init__(self, data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device):
+    def __init__(
+        self,
+        data: Images,
+        policy: Policy,
+        recipe: TrainRecipe,
+        seed: int,
+        device: torch.device,
+        part: TrainingPart | None = None,
+    ):
         self.recipe, self.device, self.seed = recipe, device, seed
-        self.identity = _identity(data, policy, recipe, seed)
+        self.part = part or TrainingPart(0, recipe.epochs)
+        self.identity = _identity(data, policy, recipe, seed, part)
         with seeded(seed):
             network = make_network(recipe, len(data.classes), min(data.size))
         self.network: Backbone = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -315,6 +373,8 @@ class Training:
         self.forward: Callable[[Tensor], Tensor] = self.network
         self.feed: Feed = make_feed(data, policy, recipe, seed, device)
         self.half = _is_half(recipe.precision, device)
+        if recipe.freeze and recipe.copies and device.type == "cpu":  # a GPU's graph takes images
+            self.feed = ProbeFeed(self.feed, self.features, recipe.copies)
         self.rates = [torch.tensor(0.0, device=device) for _ in range(2)]  # of the head, of the body
         self.optimiser = _optimiser(self.network, recipe, *self.rates)
         self.averaged = deepcopy(self.network).requires_grad_(False) if recipe.ema else None
@@ -339,10 +399,10 @@ class Training:
             _average(self.averaged, self.network, self.recipe.ema)
         return total
 
-    def set_rate(self, step: int, steps_per_epoch: int) -> None:
-        head, body = self.rates
-        head.fill_(self.recipe.rate(step, steps_per_epoch))
-        body.fill_(self.recipe.body_rate * self.recipe.rate(step, steps_per_epoch))
+    def rates_at(self, step: int, steps_per_epoch: int) -> list[float]:
+        """Of the head, of the body."""
+        rate = self.recipe.rate(step, steps_per_epoch)
+        return [rate, self.recipe.body_rate * rate]
 
     def logits(self, x: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext():
@@ -357,8 +417,18 @@ class Training:
         return measured((self._of(images), labels) for images, labels in batches)
 
     def _of(self, images: Tensor) -> Tensor:
-        x = self.feed.normalise(images.float() / 255)
-        return self.logits(x.contiguous(memory_format=torch.channels_last))
+        """Logits of images, or of features of a probe."""
+        if images.ndim == 2:
+            logits: Tensor = self.network.classifier(images)
+            return logits.float()
+        return self.logits(self._normal(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext():
+            return self.network.features(self._normal(images)).float()
+
+    def _normal(self, images: Tensor) -> Tensor:
+        return self.feed.normalise(images.float() / 255).contiguous(memory_format=torch.channels_last)
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -381,10 +451,33 @@ class Training:
         """The state of a checkpoint; an error of some kind if it cannot be one of this run."""
         if state["run"] != self.identity:
             raise ValueError("other images, policy, settings or seed")
-        if not 0 <= state["epoch"] <= self.recipe.epochs:
+        if not self.part.first <= state["epoch"] <= self.part.last:
             raise ValueError(f"{state['epoch']} of {self.recipe.epochs} epochs")
         if not all(0 <= state[name] < math.inf for name in ("seconds", "share_seconds")):
             raise ValueError("its seconds must be numbers")
+        self._take_network(state)
+        self.loss, self.diverged = state["loss"], state["diverged"]
+        self.share_seconds, self.kernels = state["share_seconds"], [str(each) for each in state["kernels"]]
+
+    def follow(self, path: Path) -> None:
+        """Begin with the state in which another part of a training ended; what it took is not this part's."""
+        state = _read(path, self.device)
+        if state is None:
+            raise RunError(
+                f"the state that this part of a training continues, {str(path)!r}, is not there: remove the records "
+                f"of the parts before it to train them again"
+            )
+        if state["epoch"] != self.part.first:
+            raise misfit(path, f"it ended after {state['epoch']} epochs, not {self.part.first}")
+        try:
+            self._take_network(state)
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise misfit(path, error) from error
+
+    def _take_network(self, state: dict[str, Any]) -> None:
+        """Weights, what the optimiser remembers of each, and their mean."""
         self.network.load_state_dict(state["network"])
         rates = [group["lr"] for group in self.optimiser.param_groups]  # tensors, which loading would replace
         self.optimiser.load_state_dict(state["optimiser"])
@@ -392,8 +485,6 @@ class Training:
             group["lr"] = rate
         if self.averaged is not None:
             self.averaged.load_state_dict(state["averaged"])
-        self.loss, self.diverged = state["loss"], state["diverged"]
-        self.share_seconds, self.kernels = state["share_seconds"], [str(each) for each in state["kernels"]]
 
     def tensors(self) -> list[Tensor]:
         """Everything a step changes; the optimiser's state only once it exists."""
@@ -416,9 +507,11 @@ def _read(path: Path | None, device: torch.device, mmap: bool = False) -> dict[s
     return None if path is None else load_checkpoint(path, device, _STATE, mmap=mmap)
 
 
-def _identity(data: Images, policy: Policy, recipe: TrainRecipe, seed: int) -> str:
-    """Whatever would make it another training."""
-    parts = (data.fingerprint, policy.hash, recipe.key, seed)
+def _identity(data: Images, policy: Policy, recipe: TrainRecipe, seed: int, part: TrainingPart | None) -> str:
+    """Whatever would make it another training; the name of the state that a part begins with has its key."""
+    parts: list[Any] = [data.fingerprint, policy.hash, recipe.key, seed]
+    if part is not None:
+        parts += [part.first, part.last, part.begin and part.begin.name]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -507,6 +600,5 @@ def _provenance(
 
 def save_network(path: Path, trained: Trained) -> None:
     """Weights, to be loaded without executing anything."""
-    with replacing(path) as partial:
-        torch.save(trained.network.state_dict(), partial)
+    save_checkpoint(path, trained.network.state_dict())
     write_atomic(path.with_suffix(".json"), json.dumps(trained.provenance, indent=1) + "\n")

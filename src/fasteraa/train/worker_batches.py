@@ -6,7 +6,6 @@ Every image of an epoch has a seed of its own, so the batches do not depend on t
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import warnings
 from collections.abc import Iterator
@@ -22,9 +21,10 @@ from torchvision.transforms import v2
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import fit
 from fasteraa.data.lazy_set import Images, LazyImageSet
-from fasteraa.errors import DataError
+from fasteraa.errors import ConfigError, DataError
 from fasteraa.images import to_tensor
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.processes import core_count
 from fasteraa.train.device_batches import (
     AREAS,
     RATIOS,
@@ -52,6 +52,10 @@ Key = tuple[int, int]  # place, seed
 
 def make_feed(data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device) -> Feed:
     kind = DeviceFeed if isinstance(data, ImageSet) else LoaderFeed
+    if kind is LoaderFeed and recipe.chunk_size > 1:
+        raise ConfigError(
+            f"chunk_size must be 1 where images stay in their files (each is augmented alone), got {recipe.chunk_size}"
+        )
     return kind(data, policy, recipe, seed, device)  # type: ignore[arg-type]
 
 
@@ -75,12 +79,13 @@ class LoaderFeed:
         self.mean = mean_colour(self.normalise)
         self.order = _Order(len(data))
         self.broken: set[int] = set()
-        images = _Training(data, policy, recipe)
-        self.loader = _loader(images, self.batch, device, workers, sampler=self.order, drop_last=True)
+        self.images = _Training(data, policy, recipe)
+        self.loader = _loader(self.images, self.batch, device, workers, sampler=self.order, drop_last=True)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         generator = Generator(self.device).manual_seed(epoch_seed(self.seed, number))
         self.order.seed = epoch_seed(self.seed, number)
+        self.images.set_epoch(number)
         for images, labels, stands_in in _batches(self.loader):
             self._note(labels, stands_in)
             images = images.to(self.device, non_blocking=True)
@@ -115,10 +120,17 @@ class _Training(Dataset[Item]):
 
     def __init__(self, data: LazyImageSet, policy: Policy, recipe: TrainRecipe):
         self.data, self.labels, self.resized = data, data.labels.tolist(), recipe.crop_kind == "resized"
-        self.policy = None if is_idle(policy) else policy.transform(pool=_Partners(data, self.resized))
+        self.policy = (
+            None if is_idle(policy) else policy.transform(pool=_Partners(data, self.resized), epochs=recipe.epochs)
+        )
         self.crop_first = recipe.order == "crop-first"
         self.crop = v2.RandomResizedCrop(recipe.input_size or data.size, AREAS, RATIOS)
         self.flip = v2.RandomHorizontalFlip() if recipe.flip else v2.Identity()
+
+    def set_epoch(self, number: int) -> None:
+        """For a policy with a schedule; workers follow."""
+        if self.policy is not None:
+            self.policy.set_epoch(number)
 
     def __getitem__(self, key: Key) -> Item:
         place, seed = key
@@ -220,7 +232,7 @@ def worker_count() -> int:
     """Processes that read: the cores this process may use; none where processes cannot be forked."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return 0
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return core_count()
 
 
 def _loader(

@@ -9,9 +9,12 @@ import math
 import time
 
 from fasteraa.data import ImageSet
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.faster_aa.files import NAME, GradientFiles
 from fasteraa.methods.method import Budget, Candidate, Method
 from fasteraa.methods.task import Task
 from fasteraa.runtime.device import find_device
+from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.train.runner import Runner
 
 _SIDE = {"cpu": 32, "cuda": 64}  # of the images that a critic sees, where a large network is fine-tuned
@@ -20,7 +23,17 @@ _SIDE = {"cpu": 32, "cuda": 64}  # of the images that a critic sees, where a lar
 class FasterAA(Method):
     """What the critic lets pass: the found policy at several strengths, as it was halfway, and where it began."""
 
-    name = "faster-aa"
+    name = NAME
+
+    def check(self, config: SearchConfig) -> None:
+        from fasteraa.methods.faster_aa.run import check_critic
+
+        check_critic(config)
+
+    def check_resumable(self, folder: RunFolder, config: SearchConfig) -> None:
+        from fasteraa.methods.faster_aa.run import check_resumable
+
+        check_resumable(GradientFiles(folder.path), config)
 
     def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
         from fasteraa.methods.faster_aa.run import gradient_search
@@ -31,11 +44,13 @@ class FasterAA(Method):
             out=task.folder.path if task.folder else None,
             resume=task.resume,
             device=task.device,
-            seconds=max(task.until - time.monotonic(), 0.0) if task.until < math.inf else math.inf,
+            seconds=max(task.until - time.time(), 0.0) if task.until < math.inf else math.inf,
             progress=task.progress,
+            ranks=task.ranks,
         )
+        done = f"{len(result.epochs)} of {result.planned} epochs"
         if not result.finished:
-            task.say(f"the gradient search ended early, after {len(result.epochs)} of {result.planned} epochs")
+            task.say(f"the gradient search ended early, after {done}")
         policies = {
             "faster-aa": result.policy,
             "faster-aa-x2": result.policy.with_strength(2),
@@ -43,7 +58,8 @@ class FasterAA(Method):
             "faster-aa-halfway": result.halfway,
             "faster-aa-x3": result.policy.with_strength(3),
         }
-        details = {"epochs": result.epochs, "planned": result.planned, "finished": result.finished}
+        origin = result.policy.provenance
+        details = {"epochs": result.epochs, "finished": result.finished, "done": done, "origin": origin}
         return [
             Candidate(label, policy, details=details if label == self.name else {})
             for label, policy in policies.items()

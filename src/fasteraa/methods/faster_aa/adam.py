@@ -29,6 +29,11 @@ class Adam:
         found: list[nn.Parameter] = self.param_groups[0]["params"]
         return found
 
+    @property
+    def gradients(self) -> list[Tensor]:
+        """Those that there are."""
+        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+
     def zero_grad(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None

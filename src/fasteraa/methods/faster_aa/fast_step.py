@@ -24,6 +24,7 @@ from fasteraa.nets.manual_grad import Layer, ManualGrad, write_layers
 from fasteraa.nets.pointwise import pointwise_on
 from fasteraa.policy.soft import SoftPolicy
 from fasteraa.runtime.cuda_graph import capture
+from fasteraa.runtime.ranks import ALONE, Ranks
 
 _TRIED = 2  # kernels for each convolution (an H200 starts a second sooner than with ten, and a step takes 1% longer)
 _WARM_UPS = 3  # steps before the capture
@@ -36,9 +37,15 @@ class ManualGradStep(Step):
     """
 
     def __init__(
-        self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, layers: list[Layer]
+        self,
+        critic: Critic,
+        policy: SoftPolicy,
+        normalise: Normalise,
+        config: SearchConfig,
+        layers: list[Layer],
+        ranks: Ranks = ALONE,
     ):
-        super().__init__(critic, policy, normalise, config)
+        super().__init__(critic, policy, normalise, config, ranks)
         self.layers = layers
         # without a graph there is nothing for autocast to do
         self.dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
@@ -77,7 +84,7 @@ class ManualGradStep(Step):
         backward(self._slope(at_points.detach(), moved))
         for parameter, gradient in backbone.gradients(count):
             parameter.grad = gradient
-        self.critic_optimiser.step()
+        self._move(self.critic_optimiser)
         return loss.distance, self.config.penalty * penalty, loss.classes
 
     def _update_policy(self, augmented: Tensor, labels: Tensor) -> Tensor:
@@ -92,7 +99,7 @@ class ManualGradStep(Step):
         gradient = backbone.backward(features.grad, keep=False).to(images)
         along = (images * gradient).sum()  # whose gradient with respect to the images is that very one
         backward(self._with_floor(along))
-        self.policy_optimiser.step()
+        self._move(self.policy_optimiser)
         self.policy.project_()
         return loss.classes
 
@@ -118,7 +125,7 @@ class CapturedStep:
     """A step captured in a CUDA graph at its first call and replayed from then on: one launch instead of thousands.
 
     The random numbers are drawn in the graph, from the generator of the call, and are those that the step itself would
-    draw. The tensor that a call returns is overwritten by the next.
+    draw. The tensor that a call returns is overwritten by the next. Sums over ranks are part of the graph.
     """
 
     def __init__(self, step: Step):
@@ -145,6 +152,7 @@ class CapturedStep:
                     images.device,
                     warm_ups=_WARM_UPS,
                     generator=generator,
+                    other_threads=self.step.ranks.joined,  # NCCL's own, and the one that watches the other ranks
                 )
             except torch.OutOfMemoryError:
                 raise
@@ -173,19 +181,21 @@ class CapturedStep:
 AnyStep = Step | CapturedStep
 
 
-def make_step(critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig) -> AnyStep:
+def make_step(
+    critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, ranks: Ranks = ALONE
+) -> AnyStep:
     """The plain step, or the fast one: the critic written out wherever the network allows it, on a GPU captured.
 
     Masks always take the plain one: the layers that are written out end in pooled features, and capturing it has
     not been tried.
     """
     if isinstance(critic, PixelCritic):
-        return MaskStep(critic, policy, normalise, config)
+        return MaskStep(critic, policy, normalise, config, ranks)
     layers = write_layers(critic.backbone) if config.fast else None
     if layers is None:
-        step = Step(critic, policy, normalise, config)
+        step = Step(critic, policy, normalise, config, ranks)
     else:
-        step = ManualGradStep(critic, policy, normalise, config, layers)
+        step = ManualGradStep(critic, policy, normalise, config, layers, ranks)
     return CapturedStep(step) if config.fast and normalise.mean.is_cuda else step
 
 

@@ -20,6 +20,7 @@ class Judged(NamedTuple):
     scores: Tensor  # (B,)
     logits: Tensor  # (B, classes), or for masks (B, classes, h, w)
     labels: Tensor  # (B,), or for masks the share of each class in each pixel, (B, classes, H, W)
+    labelled: Tensor | None = None  # for masks: what to divide by, where these images are a part of a batch
 
 
 class Loss(NamedTuple):
@@ -91,9 +92,19 @@ def pixel_loss(judged: Judged) -> Tensor:
     All pixels of a cell of the feature map share its logits, so their mean labels give the loss that logits blown up to
     the image's size would give, for a small part of the work.
     """
+    labelled = labelled_pixels(judged) if judged.labelled is None else judged.labelled
+    return F.cross_entropy(judged.logits, _shares(judged), reduction="sum") / labelled.clamp(min=1e-6)
+
+
+def labelled_pixels(judged: Judged) -> Tensor:
+    """How many cells of the feature map have a label, parts of them counted as such."""
+    return _shares(judged).sum()
+
+
+def _shares(judged: Judged) -> Tensor:
+    """Of classes, in each cell of the feature map."""
     height, width = judged.logits.shape[2:]
-    shares = F.adaptive_avg_pool2d(judged.labels, (height, width))
-    return F.cross_entropy(judged.logits, shares, reduction="sum") / shares.sum().clamp(min=1e-6)
+    return F.adaptive_avg_pool2d(judged.labels, (height, width))
 
 
 def penalty_gradient(critic: Critic, points: Tensor, coefficient: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import signal
@@ -19,21 +18,22 @@ from fasteraa._version import __version__
 from fasteraa.data import ImageSet
 from fasteraa.data.batches import Normalise
 from fasteraa.data.requirements import check_enough
-from fasteraa.errors import DataError, FasterAAError, RunError, Stopped
+from fasteraa.errors import ConfigError, DataError, FasterAAError, RunError, Stopped
 from fasteraa.methods.config import SearchConfig, check_same, make_config, settled
 from fasteraa.methods.faster_aa.fast_step import load_optimiser, make_step
+from fasteraa.methods.faster_aa.files import GradientFiles
 from fasteraa.methods.faster_aa.step import METRICS, soft_policy
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, choose_network, frozen_statistics, make_primitive
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.checkpoint import misfit
 from fasteraa.runtime.device import explain_out_of_memory, find_device, image_device
 from fasteraa.runtime.documents import cut
-from fasteraa.runtime.files import write_atomic
 from fasteraa.runtime.progress import Epoch, Progress, Silent
-from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.runtime.ranks import ALONE, Ranks
 from fasteraa.runtime.seeds import deterministic, seeded
 from fasteraa.runtime.signals import defer_signals
 
+_TIME_IS_UP = 1  # below the number of any signal that is handled
 _WORK_PER_SAVE = 20  # seconds of searching between checkpoints, for each second that one takes
 # what a checkpoint holds
 STATE: dict[str, type] = {
@@ -66,45 +66,51 @@ def gradient_search(
     device: str = "auto",
     seconds: float = math.inf,
     progress: Progress | None = None,
+    ranks: Ranks = ALONE,
 ) -> GradientResult:
     """Algorithm 2 of the paper on labelled images, or on images with masks. No policy is trained with.
 
     With `out`, metrics, checkpoints and the policy are kept in that folder, and `resume` continues from there. The end
-    of `seconds` ends it early with a valid policy.
+    of `seconds` ends it early with a valid policy. Of several `ranks` the first alone has a folder; all find the same.
     """
     config, progress = config or SearchConfig(), progress or Silent()
     place = find_device(device)
     check_critic(config)
-    folder = RunFolder(Path(out)) if out is not None else None
-    run = Run(data, config, place, folder, progress)
+    files = GradientFiles(Path(out)) if out is not None else None
+    run = Run(data, config, place, files, progress, ranks)
     if run.config.batch_size < config.batch_size:
         progress.say(
             f"batches of {run.config.batch_size} images instead of {config.batch_size}: there are only {len(data)}"
         )
-    if folder is not None:
+    if files is not None:
         run.describe_data()
-        if resume:
-            run.load()
-        else:
+        if not resume:
             run.save_start()
+    if resume:
+        run.load()
     return run.go(seconds)
 
 
-def check_resumable(folder: RunFolder, config: Mapping[str, Any]) -> None:
-    """Before anything is changed: the checkpoint is whole, and the settings in config.toml are those it was made with.
+def check_resumable(files: GradientFiles, config: SearchConfig) -> None:
+    """Before anything is changed: the checkpoint is whole, and the settings are those it was made with.
 
     Batches may be smaller there, where images are few.
     """
-    state = folder.load_checkpoint(torch.device("cpu"), STATE, mmap=True)
+    if (files.run / files.checkpoint.name).exists():
+        raise RunError(
+            f"the run in {str(files.run)!r} is of an earlier version, which this version cannot resume: start another "
+            "(--out)"
+        )
+    state = files.load_checkpoint(torch.device("cpu"), STATE, mmap=True)
     if state is not None:
-        check_same(make_config(config), _settings(state, folder), folder.path, but=("batch_size",))
+        check_same(config, _settings(state, files), files.run, but=("batch_size",))
 
 
-def _settings(state: Mapping[str, Any], folder: RunFolder) -> dict[str, Any]:
+def _settings(state: Mapping[str, Any], files: GradientFiles) -> dict[str, Any]:
     try:
         make_config(state["settings"])
     except (FasterAAError, TypeError, ValueError, AttributeError) as error:
-        raise misfit(folder.checkpoint, error) from error
+        raise misfit(files.checkpoint, error) from error
     return dict(state["settings"])
 
 
@@ -130,6 +136,20 @@ def check_critic(config: SearchConfig) -> None:
         make_primitive(build(config.critic, 1, config.size, norm=_norm(config)))
 
 
+def _check_shared(config: SearchConfig, ranks: Ranks) -> None:
+    """Whether ranks can share the batches of a search."""
+    if ranks.size > 1 and config.critic_norm == "batch":
+        raise ConfigError(
+            "critic_norm = 'batch' takes statistics of whole batches, which ranks do not have: search in one process, "
+            "or with critic_norm = 'none'"
+        )
+    if ranks.size > config.batch_size // 2:
+        raise ConfigError(
+            f"every rank needs an image to augment, {ranks.size} ranks share batches of {config.batch_size} images of "
+            f"which half are augmented: at most {config.batch_size // 2} ranks (--nproc-per-node)"
+        )
+
+
 def _norm(config: SearchConfig) -> str:
     return "none" if config.critic_norm == "none" else "primitive"
 
@@ -153,13 +173,21 @@ class Run:
     """Everything a search changes, and the loop that changes it."""
 
     def __init__(
-        self, data: ImageSet, config: SearchConfig, device: torch.device, folder: RunFolder | None, progress: Progress
+        self,
+        data: ImageSet,
+        config: SearchConfig,
+        device: torch.device,
+        files: GradientFiles | None,
+        progress: Progress,
+        ranks: Ranks = ALONE,
     ):
         check_enough(len(data), data.name)
         self.config = config = settled(config, len(data))
+        _check_shared(config, ranks)
+        self.ranks = ranks
         assert config.epochs is not None
         self.planned = config.epochs
-        self.data, self.device, self.folder, self.progress = data, device, folder, progress
+        self.data, self.device, self.files, self.progress = data, device, files, progress
         self.backbone = choose_network(config.critic, min(data.size), device.type == "cpu")
         self.generator = Generator(device).manual_seed(config.seed)
         self.policy = soft_policy(config)
@@ -172,7 +200,7 @@ class Run:
         with seeded(config.seed):
             backbone = build(self.backbone, len(data.classes), min(data.size), norm=_norm(config))
             critic = _critic(backbone, data).to(device)
-            self.step = make_step(critic, self.policy, Normalise.of(self.images).to(device), config)
+            self.step = make_step(critic, self.policy, Normalise.of(self.images).to(device), config, ranks)
         self.order = torch.empty(0, dtype=torch.int64, device=device)
         self.epoch, self.step_of_epoch, self.seconds = 0, 0, 0.0
         self.sums = torch.zeros(len(METRICS), device=device)
@@ -187,14 +215,14 @@ class Run:
         end = time.monotonic() + seconds
         done = self.epoch * self.steps_per_epoch + self.step_of_epoch
         self.progress.start(self.planned, self.steps_per_epoch, done)
-        began = time.monotonic() - self.seconds
+        began, stop = time.monotonic() - self.seconds, 0
         try:
             with (
-                defer_signals() as caught,
+                defer_signals(all_of_them=self.ranks.size > 1) as caught,
                 explain_out_of_memory(),
                 deterministic(self.device, self.config.deterministic),
             ):
-                while self.epoch < self.planned and not caught and time.monotonic() < end:
+                while self.epoch < self.planned and not (stop := self._stop(caught, end)):
                     self._one_step()
                     self.seconds = time.monotonic() - began
                     self.progress.step()
@@ -202,7 +230,11 @@ class Run:
                         self._end_epoch()
         finally:
             self.progress.stop()
-        return self._end(caught)
+        return self._end(caught[0] if caught else signal.Signals(stop) if stop > _TIME_IS_UP else None)
+
+    def _stop(self, caught: list[signal.Signals], end: float) -> int:
+        """The number of a signal, _TIME_IS_UP, or 0; all ranks end after the same step."""
+        return self.ranks.largest(caught[0] if caught else _TIME_IS_UP * (time.monotonic() >= end))
 
     def _one_step(self) -> None:
         if self.step_of_epoch == 0:
@@ -227,8 +259,8 @@ class Run:
 
     def _not_finite(self) -> RunError:
         kept = ""
-        if self.folder and self.saved_epoch:
-            kept = f" The last good state (epoch {self.saved_epoch}) is in {str(self.folder.path)!r}."
+        if self.files and self.saved_epoch:
+            kept = f" The last good state (epoch {self.saved_epoch}) is in {str(self.files.run)!r}."
         lower = min(self.config.learning_rate / 10, 1e-3)
         return RunError(
             f"a loss was not finite in epoch {self.epoch + 1}.{kept} Try a lower learning_rate (--set "
@@ -248,26 +280,28 @@ class Run:
         row = Epoch(epoch=self.epoch, change=change, from_start=from_start, seconds=self.seconds, **measured)
         self.epochs.append(row)
         self.progress.epoch(row)
-        if self.folder is not None:
-            self.folder.append_metrics(asdict(row))
+        if self.files is not None:
+            self.files.append_metrics(asdict(row))
             if self.epoch == self.planned or time.monotonic() >= self.save_next:
                 self.save()
 
-    def _end(self, caught: list[signal.Signals]) -> GradientResult:
+    def _end(self, caught: signal.Signals | None) -> GradientResult:
         finished = self.epoch >= self.planned
         policy = self.policy.freeze(f"found on {self.data.name}", self.provenance(finished))
-        if self.folder is not None:
+        if self.files is not None:
             if not finished and self._finite():
                 self.save()
             if caught:
                 raise Stopped(
-                    f"stopped by {caught[0].name} in epoch {self.epoch + 1}; everything is saved in "
-                    f"{str(self.folder.path)!r}: add --resume to continue",
-                    caught[0],
+                    f"stopped by {caught.name} in epoch {self.epoch + 1}; everything is saved in "
+                    f"{str(self.files.run)!r}: add --resume to continue",
+                    caught,
                 )
-            policy.save(self.folder.gradient)
+            policy.save(self.files.policy)
+        elif caught and self.ranks.is_first:
+            raise KeyboardInterrupt(caught)
         elif caught:
-            raise KeyboardInterrupt
+            raise Stopped(f"stopped by {caught.name}, as the first rank tells", caught)
         return GradientResult(policy, self.start, self._halfway(), self.epochs, self.planned, finished)
 
     def _halfway(self) -> Policy | None:
@@ -286,17 +320,17 @@ class Run:
 
     def save_start(self) -> None:
         """With what is known by then, so that a page about a running search can tell."""
-        assert self.folder is not None
+        assert self.files is not None
         measured = ("seconds", "peak_memory_mib", "epochs")
         now = {name: value for name, value in self.provenance(finished=False).items() if name not in measured}
         known = {**self.start.provenance, **now}
-        replace(self.start, provenance=known).save(self.folder.start)
+        replace(self.start, provenance=known).save(self.files.start)
 
     def save(self) -> None:
         """Not after every epoch where epochs are short: the disk gets at most a small share of the time."""
-        assert self.folder is not None
+        assert self.files is not None
         began = time.monotonic()
-        self.folder.save_checkpoint(
+        self.files.save_checkpoint(
             {
                 "critic": self.step.critic.state_dict(),
                 "policy": self.policy.state_dict(),
@@ -320,34 +354,46 @@ class Run:
 
     def load(self) -> None:
         """Continue where the checkpoint stands; a run that never got to one starts again."""
-        assert self.folder is not None
-        state = self.folder.load_checkpoint(self.device, STATE)
+        if self.files is None:
+            state = self.ranks.from_first(None, self.device)
+            if state is not None:
+                self._take(state)
+            return
+        state = self._checked(self.files)
+        self.ranks.from_first(state, self.device)
         if state is None:
             self.save_start()
-            self.folder.write_metrics([])
+            self.files.write_metrics([])
             return
-        for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
-            if state[what] != mine:
-                raise RunError(
-                    f"the run in {str(self.folder.path)!r} had other {what} ({cut(state[what], 16)}, now {mine[:16]}): "
-                    "resume it with the source and the settings it was started with"
-                )
-        check_same(self.config, _settings(state, self.folder), self.folder.path)
-        if state["epoch"] > self.planned:
-            raise RunError(
-                f"the run in {str(self.folder.path)!r} has {state['epoch']} epochs behind it, more than epochs = "
-                f"{self.planned}"
-            )
         try:
             self._take(state)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            raise misfit(self.folder.checkpoint, error) from error
+            raise misfit(self.files.checkpoint, error) from error
         self.saved_epoch = self.epoch
-        self.folder.write_metrics([asdict(row) for row in self.epochs])
+        self.files.write_metrics([asdict(row) for row in self.epochs])
         done = self.epoch >= self.planned
         self.progress.say("the search was finished" if done else f"resuming at epoch {self.epoch + 1}")
+
+    def _checked(self, files: GradientFiles) -> dict[str, Any] | None:
+        """What the checkpoint holds, if it is one of this run."""
+        state = files.load_checkpoint(self.device, STATE)
+        if state is None:
+            return None
+        for what, mine in (("data", self.data.fingerprint), ("backbone", self.backbone)):
+            if state[what] != mine:
+                raise RunError(
+                    f"the run in {str(files.run)!r} had other {what} ({cut(state[what], 16)}, now {mine[:16]}): "
+                    "resume it with the source and the settings it was started with"
+                )
+        check_same(self.config, _settings(state, files), files.run)
+        if state["epoch"] > self.planned:
+            raise RunError(
+                f"the run in {str(files.run)!r} has {state['epoch']} epochs behind it, more than epochs = "
+                f"{self.planned}"
+            )
+        return state
 
     def _take(self, state: dict[str, Any]) -> None:
         """The state of a checkpoint; an error of some kind if it cannot be one of this run."""
@@ -378,7 +424,6 @@ class Run:
         self.trajectory = list(state["trajectory"].cpu())
 
     def describe_data(self) -> None:
-        assert self.folder is not None
         height, width = self.data.size
         what = "images of" if self.data.masks is None else "images with masks of"
         self.progress.say(
@@ -388,10 +433,6 @@ class Run:
         if self.data.window is not None:
             low, high = self.data.window
             self.progress.say(f"images of more than 8 bits: levels {low}..{high} become 0..255")
-        if self.data.broken:
-            self.progress.say(f"{len(self.data.broken)} images could not be read: see {str(self.folder.broken)!r}")
-            lines = (json.dumps({"path": each.path, "reason": each.reason}) + "\n" for each in self.data.broken)
-            write_atomic(self.folder.broken, "".join(lines))
 
     def _peak_memory_mib(self) -> int | None:
         return torch.cuda.max_memory_allocated(self.device) >> 20 if self.device.type == "cuda" else None
@@ -410,5 +451,6 @@ class Run:
             "seconds": round(self.seconds, 2),
             "device": device,
             "peak_memory_mib": self._peak_memory_mib(),
+            **({"ranks": self.ranks.size} if self.ranks.size > 1 else {}),
             "versions": {"fasteraa": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }

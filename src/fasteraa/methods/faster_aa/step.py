@@ -20,11 +20,13 @@ from fasteraa.methods.faster_aa.objective import (
     between,
     critic_loss,
     floor_loss,
+    labelled_pixels,
     penalty_gradient,
     policy_loss,
 )
 from fasteraa.nets import Critic, PixelCritic
 from fasteraa.policy.soft import SoftDraw, SoftPolicy
+from fasteraa.runtime.ranks import ALONE, Ranks
 
 METRICS = ("distance", "penalty", "class_loss", "policy_class_loss")
 
@@ -57,10 +59,14 @@ def soft_policy(config: SearchConfig, parameters: Tensor | None = None) -> SoftP
 class Step:
     """Algorithm 2: the critic learns to tell augmented images from originals, the policy makes that harder.
 
-    Calling it does one step and returns METRICS as one tensor.
+    Calling it does one step and returns METRICS as one tensor. Of several `ranks` each has the whole batch and all of
+    its chance, and works on its rows; gradients and metrics are those of the whole batch on every rank.
     """
 
-    def __init__(self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig):
+    def __init__(
+        self, critic: Critic, policy: SoftPolicy, normalise: Normalise, config: SearchConfig, ranks: Ranks = ALONE
+    ):
+        self.ranks = ranks
         self.critic = critic
         self.policy = policy
         self.normalise = normalise
@@ -69,6 +75,7 @@ class Step:
         self.critic_optimiser = adam(critic.parameters(), config)
         self.policy_optimiser = adam(policy.parameters(), config)
         self.floor = _floor(policy, config) if config.objective == "diverse" else None
+        self.weight = 1.0  # of this rank's rows in the batch
 
     def __call__(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
         """images: uint8 (2 b, 3, H, W). The first b are the originals B', the second b are augmented: A = S(B)."""
@@ -83,10 +90,13 @@ class Step:
         return baseline(images, self.config, generator).float() / 255, labels
 
     def _augment(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        return self._apply(images, self.policy.draw(len(images), generator)), labels
+        """This rank's rows of the batch, augmented; the chance is that of the whole batch."""
+        draw, rows = self.policy.draw(len(images), generator), self.ranks.rows(len(images))
+        return self._apply(images, draw, rows), labels[rows]
 
-    def _apply(self, images: Tensor, draw: SoftDraw) -> Tensor:
-        augmented: Tensor = self.policy(images, draw, kernels=None if self.config.kernels else False)
+    def _apply(self, batch: Tensor, draw: SoftDraw, rows: slice) -> Tensor:
+        kernels = None if self.config.kernels else False
+        augmented: Tensor = self.policy(batch[rows], draw.of(rows), batch=batch, kernels=kernels)
         return augmented
 
     def _step(self, images: Tensor, labels: Tensor, generator: Generator) -> Tensor:
@@ -94,9 +104,16 @@ class Step:
         (originals, before), (original_labels, labels) = images.chunk(2), labels.chunk(2)
         augmented, labels = self._augment(before, labels, generator)
         share = torch.rand(len(before), generator=generator, device=images.device)
-        measured = self._update_critic(originals, original_labels, augmented.detach(), labels, share)
-        policy_classes = self._update_policy(augmented, labels)
-        return torch.stack([*measured, policy_classes]).detach()
+        rows, self.weight = self.ranks.rows(len(before)), self.ranks.share(len(before))
+        mine = originals[rows], original_labels[rows], augmented.detach(), labels, share[rows]
+        measured = torch.stack([*self._update_critic(*mine), self._update_policy(augmented, labels)]).detach()
+        self.ranks.sum_([measured], self.weight)
+        return measured
+
+    def _move(self, optimiser: Adam) -> None:
+        """A step by the gradients of the whole batch."""
+        self.ranks.sum_(optimiser.gradients, self.weight)
+        optimiser.step()
 
     def _update_critic(
         self, originals: Tensor, original_labels: Tensor, augmented: Tensor, labels: Tensor, share: Tensor
@@ -108,7 +125,7 @@ class Step:
         backward(loss.total)
         points = between(self.normalise(originals), self.normalise(augmented), share)
         penalty = penalty_gradient(self.critic, points, self.config.penalty)
-        self.critic_optimiser.step()
+        self._move(self.critic_optimiser)
         return loss.distance, penalty, loss.classes
 
     def _update_policy(self, augmented: Tensor, labels: Tensor) -> Tensor:
@@ -116,7 +133,7 @@ class Step:
         self.policy_optimiser.zero_grad()
         loss = policy_loss(self._judge(augmented, labels), self.config.class_weight)
         backward(self._with_floor(loss.total))
-        self.policy_optimiser.step()
+        self._move(self.policy_optimiser)
         self.policy.project_()
         return loss.classes
 
@@ -134,7 +151,7 @@ class Step:
 
 
 def _floor(policy: SoftPolicy, config: SearchConfig) -> Amount:
-    """By the policy that a step is made with: the start, also where a run then goes on from a checkpoint."""
+    """By the policy that a step is made with: the start, also where a run then continues from a checkpoint."""
     with torch.no_grad():
         return Amount(*(config.floor * each for each in amount(policy)))
 
@@ -153,8 +170,17 @@ class MaskStep(Step):
         return both[:, :3].float() / 255, (both[:, 3:] == classes.view(1, -1, 1, 1)).float()
 
     def _augment(self, images: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        draw = self.policy.draw(len(images), generator)
-        return self._apply(images, draw), self.policy.follow(labels, draw)
+        draw, rows = self.policy.draw(len(images), generator), self.ranks.rows(len(images))
+        return self._apply(images, draw, rows), self.policy.follow(labels[rows], draw.of(rows))
+
+    def _judge(self, images: Tensor, labels: Tensor) -> Judged:
+        """A mean over pixels with a label, of which other ranks may have more or fewer: all of them count alike."""
+        judged = super()._judge(images, labels)
+        if not self.ranks.joined:
+            return judged
+        labelled = labelled_pixels(judged)
+        self.ranks.sum_([labelled])
+        return judged._replace(labelled=labelled * self.weight)
 
 
 @contextmanager

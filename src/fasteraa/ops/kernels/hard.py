@@ -91,10 +91,10 @@ def _record(
     drawn, magnitude, sign, hole_x, hole_y, partner, codes, spans, whole, real,
     item, ok, images, depth, height, width, partners,
 ):  # fmt: skip
-    """What a draw says, in numbers that the other kernels need not reckon with."""
+    """What a draw says, in numbers that the other kernels need not take into account."""
     acts = drawn >= 0
     code = tl.load(codes + drawn, mask=acts, other=0)
-    # the physical value, as `physical` reckons it: shares of a side in pixels
+    # the physical value, as `physical` calculates it: shares of a side in pixels
     span = spans + drawn * 4
     at_zero, extent = tl.load(span, mask=acts, other=0.0), tl.load(span + 1, mask=acts, other=0.0)
     signed, unit = tl.load(span + 2, mask=acts, other=0.0), tl.load(span + 3, mask=acts, other=0.0)

@@ -206,6 +206,7 @@ def soft_stages(
     images: Tensor,
     parameters: tuple[Tensor, Tensor, Tensor],  # choice, probability, magnitude [L, K, N]
     drawn: Drawn,
+    originals: Tensor,  # the batch that partners are taken from: the images, or what they are a part of
     ops: Sequence[Op],
     spans: Spans,
     fill: tuple[int, ...],
@@ -223,8 +224,7 @@ def soft_stages(
     weighed = Weigh.apply(*contiguous, draws, rules.spans, tuple(images.shape[2:]), rules.columns, settings)
     stages = len(weighed) // 2
     colours = _colours(images.shape[1], fill) + _colours(images.shape[1], Context.hole_fill)
-    originals, partner = images.contiguous(), drawn.partner.contiguous()
-    images = originals
+    images, originals, partner = images.contiguous(), originals.contiguous(), drawn.partner.contiguous()
     for k in range(stages):
         record, values = weighed[k], weighed[stages + k]
         out = _Stage.apply(images, record, originals, values, partner, k, rules, colours)

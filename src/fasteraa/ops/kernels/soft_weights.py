@@ -1,7 +1,7 @@
 """Twin of what a soft policy does before it looks at pixels: shares, gates and physical values, and their gradients.
 
 A stage's outcome is a record (B, 2 N + 1): the weight of each operation (its share times its gate), its magnitude, and
-at last how much of the image stays as it is. Sums and exponentials are reckoned in float64, which costs nothing for so
+at last how much of the image stays as it is. Sums and exponentials are made in float64, which costs nothing for so
 few numbers; physical values in float32, rounded as plain torch rounds them, because thresholds and boxes hang on them.
 """
 
@@ -68,7 +68,7 @@ def _weigh(
     tl.store(out + lane, (share * gate).to(tl.float32), mask=ok)
     tl.store(out + count + lane, unit, mask=ok)
     tl.store(out + 2 * count, tl.sum(tl.where(ok, share * (1 - gate), 0.0)).to(tl.float32))
-    # the physical value, as `physical` reckons it, and its derivative
+    # the physical value, as `physical` calculates it, and its derivative
     span = spans + lane * 4
     at_zero = tl.load(span, mask=ok, other=0.0).to(tl.float32)
     extent = tl.load(span + 1, mask=ok, other=0.0).to(tl.float32)

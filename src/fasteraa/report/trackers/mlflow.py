@@ -22,6 +22,7 @@ from mlflow.exceptions import MlflowException
 
 from fasteraa.errors import ConfigError
 from fasteraa.report.trackers.tracking import Ending, Opening, reason
+from fasteraa.runtime.files import write_atomic
 
 _STATES = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 _NOTE = "mlflow_run.txt"  # in the folder: the id of its run
@@ -50,8 +51,7 @@ class MLflow:
             self._run = self._client.create_run(number, run_name=opening.name, tags=tags).info.run_id
             params = [Param(name, _words(value)) for name, value in opening.settings.items()]
             self._client.log_batch(self._run, params=params)
-            opening.folder.mkdir(parents=True, exist_ok=True)
-            note.write_text(self._run + "\n")
+            write_atomic(note, self._run + "\n")
         return f"run {self._run} of experiment {self._experiment!r} at {self._client.tracking_uri}"
 
     def _reopened(self, run: str) -> bool:

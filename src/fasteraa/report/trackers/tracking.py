@@ -21,13 +21,11 @@ _log = logging.getLogger(__name__)
 _FILES = {
     "search": (
         "policy.json",
-        "faster-aa.json",
-        "start.json",
         "config.toml",
-        "metrics.jsonl",
         "preview.png",
         "result.json",
         "summary.txt",
+        "methods/*/*.json*",
     ),
     "compare": ("comparison.json", "comparison.md", "comparison.svg", "per_op.json", "per_op.md"),
 }
@@ -146,7 +144,7 @@ class Tracking(Silent):
         if kind is not None and issubclass(kind, Stopped | KeyboardInterrupt):
             status = "stopped"
         folder = self._opening.folder
-        files = tuple(folder / name for name in _FILES[self._opening.kind] if (folder / name).is_file())
+        files = tuple(file for name in _FILES[self._opening.kind] for file in sorted(folder.glob(name)))
         ending = Ending(status, {"status": status, **_found(folder, files), **self._summary}, files)
         self._each(lambda tracker: tracker.finish(ending))
 

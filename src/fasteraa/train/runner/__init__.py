@@ -8,17 +8,49 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fasteraa.errors import Stopped
+from fasteraa.errors import ConfigError, Stopped
 from fasteraa.runtime.registry import Registry
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.split import Split
 
 Say = Callable[[str], None]
-RUNNERS = Registry("runner", "fasteraa.runners", {"local": "fasteraa.train.runner.local:LocalRunner"})
+_EVERY_S = 10.0  # a line while runs are trained
+RUNNERS = Registry(
+    "runner",
+    "fasteraa.runners",
+    {"local": "fasteraa.train.runner.local:LocalRunner", "ray": "fasteraa.train.runner.ray:RayRunner"},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Which runner trains, and where."""
+
+    name: str = "local"
+    device: str = "auto"  # of every training
+    jobs: int | None = None  # trainings side by side on a device
+    devices: str | None = None  # local: these GPUs instead of all
+    address: str | None = None  # ray: of the cluster's head
+
+    def __post_init__(self) -> None:
+        for setting, owner in (("devices", "local"), ("address", "ray")):
+            if getattr(self, setting) is not None and self.name != owner:
+                raise ConfigError(f"--{setting} is for --engine {owner}, got --engine {self.name}")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For `make_runner`."""
+        given = {"devices": self.devices, "address": self.address}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return {"device": self.device, "jobs": self.jobs, **chosen}
 
 
 class Runner(Protocol):
@@ -50,9 +82,16 @@ def make_runner(name: str, cache: RunCache, **settings: Any) -> Runner:
 
 
 def run_jobs(
-    runner: Runner, jobs: Sequence[TrainJob], say: Say = lambda text: None, until: float = math.inf
+    runner: Runner,
+    jobs: Sequence[TrainJob],
+    say: Say = lambda text: None,
+    until: float = math.inf,
+    estimate: bool = False,
 ) -> dict[str, Outcome]:
-    """Outcomes by the keys of their jobs, with a line for each that is trained. Ctrl-C says what was kept."""
+    """Outcomes by the keys of their jobs, with a line for each that is trained. Ctrl-C says what was kept.
+
+    With `estimate` it says first how long all of it will take, and every few seconds that it is still at work.
+    """
     keys = {job.key for job in jobs}
     outcomes = {job.key: outcome for job in jobs if (outcome := runner.cache.read(job)) is not None}
     missing = [job for job in jobs if job.key not in outcomes]
@@ -60,10 +99,14 @@ def run_jobs(
     if outcomes:
         say(f"{len(outcomes)} of {len(keys)} runs are there already")
     try:
-        for job, outcome in runner.run(missing, until) if missing else ():
-            outcomes[job.key] = outcome
-            done += 1
-            say(f"{done}/{count} {job}: {outcome.failed or f'{outcome.error:.2f}%'} ({outcome.seconds:.0f} s)")
+        expected = runner.estimate(missing) if estimate and missing else None
+        if expected is not None:
+            say(f"{count} training{'s' * (count != 1)}, about {duration(expected)}")
+        with _signs_of_life(say, lambda: f"{done} of {count} runs are finished", expected):
+            for job, outcome in runner.run(missing, until) if missing else ():
+                outcomes[job.key] = outcome
+                done += 1
+                say(f"{done}/{count} {job}: {outcome.failed or f'{outcome.error:.2f}%'} ({outcome.seconds:.0f} s)")
     except KeyboardInterrupt as error:
         raise Stopped(
             f"stopped; {done} of {count} runs were finished and are kept in {str(runner.cache.folder)!r}: give the "
@@ -73,3 +116,31 @@ def run_jobs(
     if done < count:
         say(f"time is up: {count - done} of {len(keys)} runs are missing; give the same command again to continue")
     return outcomes
+
+
+def duration(seconds: float) -> str:
+    """`40 seconds`, `4 minutes`, `3 hours`: rounded up."""
+    unit, size = ("second", 1) if seconds <= 90 else ("minute", 60) if seconds <= 90 * 60 else ("hour", 3600)
+    count = max(1, math.ceil(seconds / size))
+    return f"{count} {unit}{'s' * (count != 1)}"
+
+
+@contextmanager
+def _signs_of_life(say: Say, words: Callable[[], str], expected: float | None) -> Iterator[None]:
+    """A line every few seconds while runs are trained elsewhere; none without an expectation."""
+    if expected is None:
+        yield
+        return
+    began, over = time.monotonic(), threading.Event()
+
+    def speak() -> None:
+        while not over.wait(_EVERY_S):
+            say(f"{words()}, {duration(time.monotonic() - began)} of about {duration(expected)}")
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        speaker.join()

@@ -1,11 +1,11 @@
-"""The local runner: several trainings side by side on a GPU, or one process per core."""
+"""The local runner: several trainings side by side on each GPU, or one process per core."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -13,17 +13,19 @@ from typing import Any
 import torch
 
 from fasteraa.data.lazy_set import LazyImageSet
-from fasteraa.errors import ConfigError, OutOfTime, RunError
-from fasteraa.runtime.device import find_device
+from fasteraa.errors import OutOfTime, RunError
+from fasteraa.runtime.device import find_devices
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.processes import Workers
 from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner.base import CachingRunner
 from fasteraa.train.split import Split
 from fasteraa.train.trainer import (
     Diverged,
     Group,
     Trained,
     Training,
+    TrainingPart,
     TrainingRun,
     Until,
     epochs_done,
@@ -39,13 +41,15 @@ _ROOM = 3 * 2**30  # bytes for each; a compiled WRN-28-10 takes 1.7 GiB
 _MEASURED_IMAGES = 2_000  # on which the cost of an epoch is measured, at most
 _MEASURED_S = 0.5  # that measuring takes, at least
 _MEASURED_JOBS = 2  # on a CPU, one after the other
+_MEASURED_STEPS = 2  # of a fine-tuning on a CPU
 
 
-class LocalRunner:
-    """Trains on this machine.
+class LocalRunner(CachingRunner):
+    """Trains on this machine, on all of its GPUs unless `device` or `devices` name some.
 
     `jobs` trainings go side by side: by default up to eight of small images on a GPU (where they are branches of one
-    CUDA graph), as many as there are cores on a CPU (where they are processes). `compile` as in `train_together`.
+    CUDA graph), as many as there are cores on a CPU (where they are processes). Of several GPUs each has a process of
+    its own, which keeps the images there. `compile` as in `train_together`.
     """
 
     def __init__(
@@ -53,16 +57,16 @@ class LocalRunner:
         cache: RunCache,
         *,
         device: str = "auto",
+        devices: str | None = None,
         jobs: int | None = None,
         compile: bool | None = None,
         command: str | None = None,
     ):
-        if jobs is not None and jobs < 1:
-            raise ConfigError(f"jobs must be at least 1, got {jobs}")
-        self.cache, self.device, self.jobs, self.compile = cache, find_device(device), jobs, compile
+        super().__init__(cache, jobs)
+        self.devices, self.compile = find_devices(device, devices), compile
+        self.device = self.devices[0]  # where what one device does is done
         self.command = command  # the command line that asked for it, for the records
         self._workers: Workers | None = None
-        self._costs: dict[tuple[Any, ...], float] = {}
 
     def __enter__(self) -> LocalRunner:
         return self
@@ -73,60 +77,55 @@ class LocalRunner:
     # --- running -------------------------------------------------------------------------------------------------
 
     def prepare(self, splits: Sequence[Split]) -> None:
-        """On a CPU: start the processes, which takes seconds."""
+        """Start the processes, which takes seconds."""
         jobs = self.jobs or os.cpu_count() or 1
-        if self.device.type == "cpu" and jobs > 1:
+        if len(self.devices) > 1 or (self.device.type == "cpu" and jobs > 1):
             self._start_workers(splits, jobs).ready()
-
-    def run(self, jobs: Iterable[TrainJob], until: float = math.inf) -> Iterator[tuple[TrainJob, Outcome]]:
-        distinct: dict[str, TrainJob] = {}
-        for job in jobs:
-            distinct.setdefault(job.key, job)
-        missing = []
-        for job in distinct.values():
-            outcome = self.cache.read(job)
-            if outcome is None:
-                missing.append(job)
-            else:
-                yield job, outcome
-        began, done = time.monotonic(), []
-        for job, outcome in self._train(missing, until) if missing else ():
-            done.append(job)
-            yield job, outcome
-        self._learn_cost(done, time.monotonic() - began)
 
     def _train(self, jobs: Sequence[TrainJob], until: float) -> Iterator[tuple[TrainJob, Outcome]]:
         at_once = self._at_once(jobs)
-        if self.device.type == "cpu" and (at_once > 1 or (self._workers and all(map(self._workers.holds, jobs)))):
+        if self._in_processes(jobs, at_once):
             splits = list({id(job.split): job.split for job in jobs}.values())
+            on_cpu = self.device.type == "cpu"
+            groups = [[job] for job in jobs] if on_cpu else list(groups_of(self.cache, jobs, at_once))
             try:
-                yield from self._start_workers(splits, at_once).results(jobs, until)
+                yield from self._start_workers(splits, at_once).results(groups, until)
             except BaseException:
                 self._stop_workers()  # it was told to end: what comes next needs another
                 raise
             return
-        for group in _groups(self.cache, jobs, at_once):
+        for group in groups_of(self.cache, jobs, at_once):
             with suppress(OutOfTime):
                 outcomes = self.train_group(group, until=lambda: until)
                 yield from zip(group, outcomes, strict=True)
 
+    def _in_processes(self, jobs: Sequence[TrainJob], at_once: int) -> bool:
+        there = self._workers is not None and all(map(self._workers.holds, jobs))
+        more = len(jobs) > at_once if self.device.type == "cuda" else at_once > 1
+        return there or (more and (self.device.type == "cpu" or len(self.devices) > 1))
+
     def train_group(self, jobs: Sequence[TrainJob], until: Until | None = None) -> list[Outcome]:
         """Train jobs on the same images side by side and keep their records."""
-        return _train_group(self.cache, jobs, str(self.device), self.compile, self.command, until)
+        return train_group(self.cache, jobs, str(self.device), self.compile, self.command, until)
 
     def _at_once(self, jobs: Sequence[TrainJob]) -> int:
+        """Trainings side by side: on each GPU, so that every one has some; on all cores together."""
         if any(isinstance(job.split.train, LazyImageSet) for job in jobs):
             return 1  # reading the images keeps all cores busy
-        by_default = (os.cpu_count() or 1) if self.device.type == "cpu" else _side_by_side(jobs, self.device)
-        return min(self.jobs or by_default, max(len(jobs), 1))
+        on_cpu = self.device.type == "cpu"
+        by_default = (os.cpu_count() or 1) if on_cpu else min(side_by_side(jobs), free_places(self.device))
+        share = len(jobs) if on_cpu else math.ceil(len(jobs) / len(self.devices))
+        return min(self.jobs or by_default, max(share, 1))
 
     def _start_workers(self, splits: Sequence[Split], jobs: int) -> Workers:
         """Those that are there, if they have the images."""
         if self._workers is None or not all(any(s is each for each in self._workers.splits) for s in splits):
             self._stop_workers()
-            threads = max(1, (os.cpu_count() or 1) // jobs)
-            work = partial(_train_one, self.cache, str(self.device), self.compile, self.command)
-            self._workers = Workers(work, splits, jobs, threads).__enter__()
+            devices = [str(each) for each in self.devices]
+            places = devices if len(devices) > 1 else devices * jobs
+            threads = max(1, (os.cpu_count() or 1) // len(places))
+            work = partial(_train_there, self.cache, self.compile, self.command)
+            self._workers = Workers(work, splits, places, threads).__enter__()
         return self._workers
 
     def _stop_workers(self) -> None:
@@ -136,24 +135,13 @@ class LocalRunner:
 
     # --- what it costs -------------------------------------------------------------------------------------------
 
-    def estimate(self, jobs: Sequence[TrainJob]) -> float:
-        """What an image costs is measured once for a kind of training, with jobs that share the device as they will."""
-        for job in jobs:
-            if _kind(job) not in self._costs:
-                self._costs[_kind(job)] = self._image_seconds([each for each in jobs if _kind(each) == _kind(job)])
-        return sum(self._costs[_kind(job)] * job.image_epochs for job in jobs)
-
-    def _learn_cost(self, done: Sequence[TrainJob], seconds: float) -> None:
-        """What trainings really took knows of more than epochs: starting them and measuring networks, too."""
-        if len({_kind(job) for job in done}) == 1:
-            self._costs[_kind(done[0])] = seconds / sum(job.image_epochs for job in done)
-
     def _image_seconds(self, jobs: Sequence[TrainJob]) -> float:
         """Wall seconds that an image costs one training in an epoch."""
         data, on_gpu, at_once = jobs[0].split.train, self.device.type == "cuda", self.jobs or self._at_once(jobs)
-        most = max(_MEASURED_IMAGES, 2 * len(data.classes))
+        slow = not on_gpu and jobs[0].recipe.fine_tunes  # an epoch may take minutes: a few steps tell as much
+        most = max(_MEASURED_STEPS * jobs[0].recipe.batch_size if slow else _MEASURED_IMAGES, 2 * len(data.classes))
         data = data.subset(most, 0) if len(data) > most else data
-        some = jobs[: at_once if on_gpu else _MEASURED_JOBS]
+        some = jobs[: at_once if on_gpu else 1 if slow else _MEASURED_JOBS]
         group = Group([Training(data, job.policy, job.recipe, 0, self.device) for job in some], fuse=False)
         threads = torch.get_num_threads()
         if not on_gpu:
@@ -162,15 +150,35 @@ class LocalRunner:
             group.capture()
             if on_gpu:
                 group.one_epoch()
-            seconds = fastest(group.one_epoch)
+            if copies := 0 if on_gpu else jobs[0].recipe.copies:  # later epochs cost next to nothing
+                began = time.monotonic()
+                group.one_epoch()
+                seconds = (time.monotonic() - began) * min(copies / jobs[0].recipe.epochs, 1.0)
+            else:
+                seconds = fastest(group.one_epoch)
         finally:
             torch.set_num_threads(threads)
-        return seconds / len(some) / (1 if on_gpu else at_once) / len(data)
+        together = len(self.devices) if on_gpu or len(self.devices) > 1 else at_once
+        return seconds / len(some) / together / len(data)
 
-
-def _kind(job: TrainJob) -> tuple[Any, ...]:
-    """Trainings of one kind cost the same by image and epoch."""
-    return (job.recipe.network, job.recipe.batch_size, job.recipe.precision, *job.split.train.size)
+    def _part_seconds(self, jobs: Sequence[TrainJob]) -> float:
+        """Wall seconds that one part takes beside its epochs: begun from a state, measured, left as a state."""
+        on_gpu, at_once = self.device.type == "cuda", self.jobs or self._at_once(jobs)
+        some, split, state = jobs[: at_once if on_gpu else 1], jobs[0].split, self.cache.state("estimate")
+        part = TrainingPart(0, 1, state, state)
+        for _ in range(2):  # the first of all takes longer
+            began = time.monotonic()
+            members = [Training(split.train, job.policy, job.recipe, 0, self.device, part) for job in some]
+            group = Group(members, fuse=False)
+            group.leave_states()
+            for member in members:
+                member.follow(state)
+            group.capture()
+            for member in members:
+                member.measure(split.held_out)
+            seconds = time.monotonic() - began
+        self.cache.drop_states(["estimate"])
+        return seconds / len(some) / (len(self.devices) if on_gpu or len(self.devices) > 1 else at_once)
 
 
 def fastest(epoch: Callable[[], None]) -> float:
@@ -183,19 +191,23 @@ def fastest(epoch: Callable[[], None]) -> float:
     return least
 
 
-def _side_by_side(jobs: Sequence[TrainJob], device: torch.device) -> int:
-    """How many runs share a GPU by default: several where steps are small and there is memory for them."""
+def side_by_side(jobs: Sequence[TrainJob]) -> int:
+    """How many runs share a GPU by default: several where steps are small."""
     pixels = max((job.recipe.batch_size * _input_pixels(job) for job in jobs), default=0)
-    most = next((runs for limit, runs in _SIDE_BY_SIDE if pixels <= limit), 1)
+    return next((runs for limit, runs in _SIDE_BY_SIDE if pixels <= limit), 1)
+
+
+def free_places(device: torch.device) -> int:
+    """Runs that a GPU has memory for."""
     free, _ = torch.cuda.mem_get_info(device)
-    return max(1, min(most, free // _ROOM))
+    return max(1, free // _ROOM)
 
 
 def _input_pixels(job: TrainJob) -> int:
     return job.recipe.input_size**2 or math.prod(job.split.train.size)
 
 
-def _groups(cache: RunCache, jobs: Sequence[TrainJob], at_once: int) -> Iterator[list[TrainJob]]:
+def groups_of(cache: RunCache, jobs: Sequence[TrainJob], at_once: int) -> Iterator[list[TrainJob]]:
     """So many at once, in their order.
 
     What shares a graph has the same images and network and as many steps of the same size, and as many of them behind
@@ -208,20 +220,20 @@ def _groups(cache: RunCache, jobs: Sequence[TrainJob], at_once: int) -> Iterator
         except RunError:
             done, lost = 0, True
         recipe = job.recipe
-        kind = (lost, id(job.split), recipe.network, recipe.epochs, recipe.batch_size, done)
+        kind = (lost, id(job.split), recipe.network, recipe.epochs, recipe.batch_size, job.part, done)
         alike.setdefault(kind, []).append(job)
     for _, kind_of in sorted(alike.items(), key=lambda each: each[0][0]):
         yield from (kind_of[first : first + at_once] for first in range(0, len(kind_of), at_once))
 
 
-def _train_one(
-    cache: RunCache, device: str, compile: bool | None, command: str | None, job: TrainJob, until: Until
-) -> Outcome:
+def _train_there(
+    cache: RunCache, compile: bool | None, command: str | None, device: str, jobs: Sequence[TrainJob], until: Until
+) -> list[Outcome]:
     """In a worker process."""
-    return _train_group(cache, [job], device, compile, command, until)[0]
+    return train_group(cache, jobs, device, compile, command, until)
 
 
-def _train_group(
+def train_group(
     cache: RunCache,
     jobs: Sequence[TrainJob],
     device: str,
@@ -229,10 +241,11 @@ def _train_group(
     command: str | None,
     until: Until | None = None,
 ) -> list[Outcome]:
+    """Train jobs on the same images side by side on a device, and keep their records."""
     if until is not None and time.time() > until():
         raise OutOfTime("time was up before the run began")
     split = jobs[0].split
-    runs = [TrainingRun(job.policy, job.recipe, job.seed, cache.checkpoint(job)) for job in jobs]
+    runs = [TrainingRun(job.policy, job.recipe, job.seed, cache.checkpoint(job), _part(cache, job)) for job in jobs]
     try:
         trained = train_together(split.train, split.held_out, runs, device=device, fuse=compile, until=until)
     except OutOfTime:
@@ -248,15 +261,24 @@ def _train_group(
     return [Outcome.of(record) for record in records]
 
 
+def _part(cache: RunCache, job: TrainJob) -> TrainingPart | None:
+    if job.epochs is None:
+        return None
+    return TrainingPart(*job.epochs, cache.state(job.after) if job.after else None, cache.state(job.key))
+
+
 def _record(job: TrainJob, trained: Trained | Diverged) -> dict[str, Any]:
+    about = {"label": job.label, **({} if job.epochs is None else {"epochs": list(job.epochs), "after": job.after})}
     if isinstance(trained, Diverged):
         known = {"diverged": trained.why, "seconds": round(trained.seconds, 2), "together": trained.together}
-        return {"label": job.label, **known, **trained.provenance}
+        return {**about, **known, **trained.provenance}
     return {
-        "label": job.label,
+        **about,
         "error": trained.error,
         "error_top5": trained.error_top5,
         "held_out_loss": trained.held_out_loss,
+        "balanced_error": trained.balanced_error,
+        "balanced_loss": trained.balanced_loss,
         "train_loss": trained.train_loss,
         "seconds": round(trained.seconds, 2),
         "setup_seconds": round(trained.setup_seconds, 2),

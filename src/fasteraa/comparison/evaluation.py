@@ -1,0 +1,46 @@
+"""One training with one policy: a single run of a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fasteraa.comparison.contenders import jobs_of, parse_contenders
+from fasteraa.comparison.setup import set_up
+from fasteraa.comparison.table import has_seen
+from fasteraa.errors import ConfigError, RunError
+from fasteraa.policy.policy import Policy
+from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.runner import Engine, run_jobs
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of it."""
+
+    job: TrainJob
+    outcome: Outcome
+    has_seen: bool  # the policy was made with images that it is measured on
+
+    def sentence(self) -> str:
+        split, recipe = self.job.split, self.job.recipe
+        return (
+            f"{self.job}: {self.outcome.error:.2f}% errors on {len(split.held_out)} images ({split.name}), "
+            f"{recipe.network} trained for {recipe.epochs} epochs in {self.outcome.seconds:.0f} s"
+        )
+
+
+def run_evaluation(
+    source: Any, policy: str | Policy, folder: Path, seed: int, device: str = "auto", **settings: Any
+) -> Evaluation:
+    """`settings` are those of `set_up`."""
+    contenders = parse_contenders(policy if isinstance(policy, str) else [policy], seed + 1)
+    if len(contenders) > 1:
+        raise ConfigError(f"evaluate takes one policy, got {policy!r}; fasteraa compare takes several")
+    with set_up(source, folder, Engine(device=device, jobs=1), **settings) as setup:
+        job = jobs_of(contenders, setup.recipe, range(seed + 1), setup.split)[-1]
+        outcome = run_jobs(setup.runner, [job])[job.key]
+    if outcome.failed:
+        raise RunError(f"{job}: {outcome.failed}; try a larger --batch-size")
+    return Evaluation(job, outcome, has_seen(contenders[0], setup.split))

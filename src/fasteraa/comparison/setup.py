@@ -1,0 +1,92 @@
+"""What `compare` and `evaluate` train: the images, the recipe that every policy gets, and the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fasteraa.data.decode import CPU_SIDE
+from fasteraa.data.large import HELD
+from fasteraa.runtime.device import device_name, find_device, first_device
+from fasteraa.train.recipe import (
+    TrainRecipe,
+    check_network,
+    choose_recipe,
+    epochs_words,
+    finetune_recipe,
+    image_side,
+    interpolation,
+)
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner import Engine, Runner, make_runner
+from fasteraa.train.split import Split, open_split
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Ready to train."""
+
+    runner: Runner
+    split: Split
+    recipe: TrainRecipe
+    device: str
+
+    def words(self, count: int) -> str:
+        """What comes, when there are so many runs."""
+        (height, width), train = self.split.train.size, self.split.train
+        what = f"{count} run{'s' * (count != 1)} of {self.recipe.network} for {epochs_words(self.recipe.epochs)}"
+        return (
+            f"{train.name}: {len(train)} images at {height}x{width}, {what} on {device_name(self.device)}; measured "
+            f"on {len(self.split.held_out)} images ({self.split.name})"
+        )
+
+
+@contextmanager
+def set_up(
+    source: Any,
+    folder: Path,
+    trainer: Engine,
+    *,
+    recipe: TrainRecipe | None = None,
+    network: str = "auto",
+    pretrained: bool = False,
+    weights: str = "",
+    train: Mapping[str, Any] | None = None,
+    command: str | None = None,
+    **data: Any,
+) -> Iterator[Setup]:
+    """`network` is for where there is no `recipe`; `train` changes settings of either. `data` goes to `open_split`."""
+    if recipe is not None:
+        check_network(recipe, network)
+    device = first_device(trainer.device, trainer.devices)
+    with make_runner(trainer.name, RunCache(folder), **trainer.settings, command=command) as runner:
+        finetuning, data = open_finetuning(network, pretrained, weights, data)
+        recipe = finetuning or recipe
+        largest = CPU_SIDE if find_device(device).type == "cpu" else None  # as a search has it
+        split = open_split(source, folder=folder, large=HELD, **{"largest": largest, **data})
+        runner.cache.open()
+        recipe = recipe or choose_recipe(len(split.train), min(split.train.size), device, network)
+        yield Setup(runner, split, TrainRecipe.make({**recipe.plain(), **(train or {})}), device)
+
+
+def check_network_builds(network: str, size: int | None, pretrained: bool, weights: str) -> None:
+    """Once, without images: weights that do not fit and unknown names are noticed here."""
+    from fasteraa.nets import build
+    from fasteraa.runtime.seeds import seeded
+
+    with seeded(0):
+        build(network, 2, size, pretrained=pretrained, weights=weights or None)
+
+
+def open_finetuning(
+    network: str, pretrained: bool, weights: str, data: Mapping[str, Any]
+) -> tuple[TrainRecipe | None, dict[str, Any]]:
+    """The recipe that begins with weights and how its images are read; None and the same where none are asked for."""
+    if not (pretrained or weights):
+        return None, dict(data)
+    recipe = finetune_recipe(network, pretrained=pretrained, weights=weights, side=data.get("size"))
+    check_network_builds(network, recipe.input_size or None, pretrained, weights)
+    return recipe, {**data, "size": image_side(recipe), "interpolation": interpolation(recipe)}

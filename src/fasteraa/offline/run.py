@@ -1,0 +1,256 @@
+"""Tasks on a pool of processes, and the folder that they fill: what it holds, what is finished, what was broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fasteraa._version import __version__
+from fasteraa.data.materialize import allowed_broken, check_budget
+from fasteraa.data.source import Broken, Listing
+from fasteraa.errors import ConfigError, DataError, RunError
+from fasteraa.offline.job import RECORDS, ApplyJob, ShardTask, class_folders, images_of, tasks_of
+from fasteraa.offline.shard import apply_shard
+from fasteraa.offline.writers import part_of
+from fasteraa.runtime.documents import cut, read_json
+from fasteraa.runtime.files import explain_os_error, replacing
+from fasteraa.runtime.processes import end_with_parent, holding_interrupts, interrupt_on_terminate, without_main
+
+MANIFEST = "apply.json"
+_EVERY_S = 10.0  # between two lines of progress
+_ENDED = (
+    "a process that applied the policy was ended from outside, perhaps for lack of memory: finished shards are kept; "
+    "give the same command again, perhaps with fewer --workers"
+)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was made."""
+
+    folder: Path
+    images: int  # of the source
+    samples: int  # augmented images
+    broken: tuple[Broken, ...]
+
+    def words(self) -> str:
+        left = f", {len(self.broken)} broken images left out" if self.broken else ""
+        return f"{self.samples:,} augmented images of {self.images:,} in {str(self.folder)!r}{left}"
+
+
+def run_job(job: ApplyJob, about: Mapping[str, Any], workers: int, broken_budget: float, say: Say) -> Applied:
+    """All tasks that are not finished yet. `about` tells which images they are, for the manifest."""
+    listing = images_of(job)
+    if job.format == "folder" and listing.pair is None:
+        class_folders(listing)
+    manifest = {"source": dict(about), "settings": job.settings()}
+    _open(job, manifest)
+    tasks = tasks_of(job, len(listing))
+    records = {task: found for task in tasks if (found := _record(task)) is not None}
+    waiting = [task for task in tasks if task not in records]
+    progress = _Progress(job, len(listing), len(tasks) - len(waiting), say)
+    allowed = allowed_broken(len(listing), broken_budget)
+    _check(records, allowed, listing, about)
+    for task in _finished(job, waiting, workers):
+        records[task] = _record(task) or {}
+        _check(records, allowed, listing, about)
+        progress.done()
+    return _close(job, manifest, listing, records)
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+def _open(job: ApplyJob, manifest: dict[str, Any]) -> None:
+    """Begin, or continue what was begun with the same settings."""
+    file = job.folder / MANIFEST
+    if file.exists():
+        _check_same(read_json(file), manifest, job.folder)
+        return
+    others = [entry.name for entry in os.scandir(job.folder) if not entry.name.startswith(".")]
+    others = [name for name in others if name != part_of(file).name]
+    if others:
+        raise RunError(
+            f"the folder {str(job.folder)!r} holds {others[0]!r}, which fasteraa apply did not write: choose an empty "
+            "one (--out)"
+        )
+    _write(file, json.dumps(_with_versions(manifest), indent=1) + "\n")
+
+
+def _check_same(before: Any, now: Mapping[str, Any], folder: Path) -> None:
+    parts: dict[str, dict[str, Any]] = before if isinstance(before, dict) else {}
+    for part in ("settings", "source"):
+        old = parts.get(part) or {}
+        for name, value in json.loads(json.dumps(now[part])).items():
+            if old.get(name) != value:
+                raise RunError(
+                    f"the folder {str(folder)!r} holds images of another {name.replace('_', ' ')} "
+                    f"({cut(old.get(name), 80)}, not {cut(value, 80)}): choose another folder (--out), or give the "
+                    "command that it was begun with"
+                )
+
+
+def _with_versions(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    versions = {"fasteraa": __version__, **{name: metadata.version(name) for name in ("torch", "pillow")}}
+    return {"what": "fasteraa apply", **manifest, "versions": versions}
+
+
+def _write(file: Path, text: str) -> None:
+    with replacing(file, partial=part_of(file)) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _record(task: ShardTask) -> dict[str, Any] | None:
+    """Of a task that is finished, and whose shard is still there."""
+    if not task.record.exists() or (task.job.format == "shards" and not task.shard.exists()):
+        return None
+    try:
+        found = read_json(task.record)
+        return {"samples": int(found["samples"]), "broken": [Broken(*pair) for pair in found["broken"]]}
+    except (RunError, TypeError, KeyError, ValueError):  # damaged: it is made again
+        return None
+
+
+def _check(
+    records: Mapping[ShardTask, dict[str, Any]], allowed: int, listing: Listing, about: Mapping[str, Any]
+) -> None:
+    """More broken images than the budget allows end it. Their shards are made again once they are fixed."""
+    broken = [*listing.damage, *(each for record in records.values() for each in record["broken"])]
+    try:
+        check_budget(broken, allowed, len(listing), about["name"])
+    except DataError:
+        for task, record in records.items():
+            if record["broken"]:
+                task.record.unlink(missing_ok=True)
+        raise
+
+
+def _close(
+    job: ApplyJob, manifest: dict[str, Any], listing: Listing, records: Mapping[ShardTask, dict[str, Any]]
+) -> Applied:
+    ordered = [records[task] for task in sorted(records, key=lambda task: task.number)]
+    broken = (*listing.damage, *(each for record in ordered for each in record["broken"]))
+    made = {"samples": sum(record["samples"] for record in ordered), "tasks": len(ordered), "broken": len(broken)}
+    lines = [json.dumps({"path": each.path, "reason": each.reason}) + "\n" for each in broken]
+    if lines:
+        _write(job.folder / "broken.jsonl", "".join(lines))
+    names = listing.classes if listing.pair is None else listing.mask_names
+    if names and (job.format == "shards" or listing.pair is not None):  # else folders have the names
+        _write(job.folder / "classes.txt", "".join(f"{name}\n" for name in names))
+    _write(job.folder / MANIFEST, json.dumps({**_with_versions(manifest), "made": made}, indent=1) + "\n")
+    return Applied(job.folder, len(listing), made["samples"], broken)
+
+
+class _Progress:
+    def __init__(self, job: ApplyJob, count: int, finished: int, say: Say):
+        self.each, self.count, self.copies, self.say = job.images_each, count, job.copies, say
+        self.finished = self.before = finished
+        self.began = self.said = time.monotonic()
+        if finished:
+            self.say(f"{self._images():,} of {count:,} images are finished already")
+
+    def _images(self) -> int:
+        return min(self.count, self.finished * self.each)
+
+    def done(self) -> None:
+        self.finished += 1
+        now = time.monotonic()
+        if now - self.said < _EVERY_S or self._images() == self.count:
+            return
+        self.said = now
+        speed = (self.finished - self.before) * self.each / (now - self.began)
+        left = (self.count - self._images()) / speed
+        self.say(
+            f"{self._images():,} of {self.count:,} images, {speed * self.copies:,.0f} augmented a second, "
+            f"{left / 60:.1f} minutes left"
+        )
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def _finished(job: ApplyJob, tasks: Sequence[ShardTask], workers: int) -> Iterator[ShardTask]:
+    """Tasks as they are done; the first error ends all."""
+    if workers == 1 or len(tasks) < 2:
+        for task in tasks:
+            apply_shard(task)
+            yield task
+        return
+    with _pool(job, min(workers, len(tasks))) as pool:
+        with holding_interrupts(), without_main(), warnings.catch_warnings():
+            # Python warns of forking with threads; the workers touch neither a lock nor a device of ours
+            warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+            waiting: dict[Future[None], ShardTask] = {pool.submit(_work, task.number): task for task in tasks}
+        for future in as_completed(waiting):
+            future.result()
+            yield waiting[future]
+
+
+@contextmanager
+def _pool(job: ApplyJob, workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Forked, so that a listing of a million images is shared; on a GPU started fresh, which lists it again."""
+    kind = "fork" if job.device == "cpu" and "fork" in torch.multiprocessing.get_all_start_methods() else "spawn"
+    if kind == "spawn":
+        _check_can_be_sent(job)
+    context = torch.multiprocessing.get_context(kind)
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(job,))
+    with ExitStack() as stack:
+        stack.enter_context(interrupt_on_terminate())
+        try:
+            yield pool
+        except BaseException as error:
+            processes = list((pool._processes or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:  # at once: files are whole at any moment
+                with suppress(OSError, ValueError):
+                    process.kill()
+            if isinstance(error, BrokenProcessPool):
+                raise RunError(_ENDED) from error
+            raise
+        pool.shutdown()
+
+
+def _check_can_be_sent(job: ApplyJob) -> None:
+    try:
+        pickle.dumps(job.source)
+    except Exception as error:  # whatever the user's object raises
+        raise ConfigError(
+            f"a source that cannot be pickled cannot be sent to other processes ({cut(error)}): apply with workers=1"
+        ) from error
+
+
+_job: ApplyJob | None = None  # of a worker
+
+
+def _begin(job: ApplyJob) -> None:
+    global _job
+    _job = job
+    torch.set_num_threads(1)
+    end_with_parent()
+
+
+def _work(number: int) -> None:
+    assert _job is not None
+    apply_shard(ShardTask(_job, number))
+
+
+def make_folder(folder: Path) -> None:
+    """See that it can be written, before any work is done."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"images are written to a folder, {str(folder)!r} is a file: choose another (--out)")
+    with explain_os_error(folder):
+        (folder / RECORDS).mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,80 @@
+"""Every method at the same cost: a minute on one GPU for each, then its policy trains the same network.
+
+Beside the errors stand the costs of the published settings, extrapolated from what the searches and trainings of this
+table took: `published_costs` says how.
+"""
+
+from __future__ import annotations
+
+from fasteraa.methods import METHODS
+from fasteraa.methods.config import paper_settings
+from fasteraa.reproduce.schema import CHUNKED, Cost, Line, Search, Table, search_on
+
+DATA, RECIPE = "reduced-cifar10", "cifar/wrn-40-2"
+RACE_MINUTES = 3.0  # for a minute of each method
+# method -> what the paper's first table calls it and says of CIFAR-10, in GPU hours
+PUBLISHED: dict[str, tuple[str, float | None]] = {
+    "autoaugment": ("AA", 5_000.0),
+    "pba": ("PBA", 5.0),
+    "fast-aa": ("Fast AA", 3.5),
+    "faster-aa": ("Faster AA", 0.23),
+    "dada": ("DADA", None),
+    "randaugment": ("RandAugment", None),
+}
+_COST_NOTES = {"dada": "its own paper says 0.1", "randaugment": "trainings for its grid"}
+RACED = ("faster-aa", "fast-aa", "pba", "autoaugment", "dada", "random", "randaugment")
+
+
+def equal_budget(minutes: float, name: str) -> Table:
+    lines = [
+        _line("none", "none"),
+        _line("TrivialAugment (wide)", "trivialaugment-wide"),
+        Line(
+            data=DATA,
+            recipe=RECIPE + CHUNKED,
+            label="faster-aa --preset paper",
+            policy=search_on("cifar10"),
+            paper=None,
+        ),
+        *(_line(method, _search((method,), minutes)) for method in _known()),
+        _line("race of all", _search(_known(), race_minutes=RACE_MINUTES * minutes)),
+        *(
+            Line(
+                data=DATA,
+                label=f"hours of {label} as published",
+                policy=Cost(method, minutes),
+                paper=hours,
+                measure="hours",
+                note=_COST_NOTES.get(method, ""),
+            )
+            for method, (label, hours) in PUBLISHED.items()
+        ),
+    ]
+    words = "a GPU-minute" if minutes == 1 else f"{minutes:g} GPU-minutes"
+    title = f"Every method with {words} on reduced CIFAR-10, and what it costs as published (extrapolated)"
+    return Table(name=name, title=title, lines=tuple(lines), unit="error %, or GPU hours where no network is trained")
+
+
+def _line(label: str, policy: str | Search) -> Line:
+    return Line(data=DATA, recipe=RECIPE, label=label, policy=policy, paper=None)
+
+
+def _known() -> tuple[str, ...]:
+    return tuple(name for name in RACED if name in METHODS.names())
+
+
+def _search(methods: tuple[str, ...], minutes: float = 0.0, race_minutes: float = 0.0) -> Search:
+    """One for all seeds, of our default settings."""
+    images = search_on("cifar10")
+    return Search(
+        source=images.source,
+        images=images.images,
+        settings={"critic": paper_settings()["critic"]},
+        methods=methods,
+        minutes=minutes,
+        race_minutes=race_minutes,
+        per_seed=False,
+    )
+
+
+EQUAL_BUDGET = (equal_budget(1, "equal-budget"), equal_budget(5, "equal-budget-5"))

@@ -1,0 +1,113 @@
+"""DADA: RELAX has no bias, the finite difference is the derivative of the validation loss, and a harmful pair loses."""
+
+import math
+
+import pytest
+import torch
+from torch import Generator, nn
+
+from fasteraa.data import ImageSet
+from fasteraa.methods.autoaugment import AutoAugmentSettings
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.dada import DadaSettings, PairPolicy, PairSearch, Relax, pairs_of
+from fasteraa.methods.fast_aa import FastAASettings
+from fasteraa.methods.space import space_of
+from fasteraa.nets import build
+from fasteraa.runtime.seeds import seeded
+
+OPS = ("invert", "rotate", "brightness")
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_relax_is_unbiased(trained):
+    """The mean of many estimates is the gradient of the expected loss, whatever the control variate is."""
+    settings = DadaSettings(units=5, policy_rate=1e-9)
+    with seeded(0):
+        policy = PairPolicy(pairs_of(SearchConfig(ops=OPS)), settings)
+        relax = Relax(policy, settings)
+        with torch.no_grad():
+            policy.choice.copy_(torch.tensor([0.5, -0.3, 0.1]))
+            policy.probability.copy_(torch.tensor([[0.3, 0.6], [0.5, 0.2], [0.8, 0.5]]))
+            for parameter in relax.variate.parameters():
+                parameter.mul_(3.0 * trained)
+    losses = torch.arange(12.0).view(3, 2, 2).cos()  # of a pair and its two gates
+    chance = torch.stack([1 - policy.probability, policy.probability], 2)
+    expected = (policy.choice.softmax(0)[:, None, None] * chance[:, 0, :, None] * chance[:, 1, None, :] * losses).sum()
+    exact = torch.autograd.grad(expected, (policy.choice, policy.probability))
+    generator, estimates = Generator().manual_seed(1), []
+    relax.optimiser.step = lambda: estimates.append(torch.cat([policy.choice.grad, policy.probability.grad.flatten()]))
+    for _ in range(600):
+        draw = policy.draw(generator)
+        relax.step(draw, losses[draw.pair][int(draw.gates[0]), int(draw.gates[1])])
+    found = torch.stack(estimates)
+    error = found.std(0) / math.sqrt(len(found))
+    assert ((found.mean(0) - torch.cat([exact[0], exact[1].flatten()])).abs() < 4.5 * error + 1e-6).all()
+
+
+def planted(count=96, side=12, seed=0):
+    """Dark images with a bright spot, or bright ones with a dark spot: inverted, one is the other."""
+    generator = Generator().manual_seed(seed)
+    labels = torch.arange(count) % 2
+    images = labels.view(-1, 1, 1, 1) * 0.8 + 0.2 * torch.rand(count, 3, side, side, generator=generator)
+    return ImageSet.of((255 * images.clamp(0, 1)).to(torch.uint8), labels, ("dark", "bright"), "planted")
+
+
+def make(settings, config, data, network=None):
+    with seeded(0):
+        network, policy = network or build("small", 2, 12), PairPolicy(pairs_of(config), settings)
+        return PairSearch(network, Relax(policy, settings), data.split(0.5, 0), config, settings, 0)
+
+
+def loss_after(magnitude, data):
+    """Of the validation images after one step with contrast of that magnitude, and the policy's gradient by it."""
+    config = SearchConfig(ops=("brightness", "contrast"), crop=0.0, flip=False)
+    settings = DadaSettings(network="small", momentum=0.0, weight_decay=0.0, clip=1e9)
+    with seeded(1):
+        smooth = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 8), nn.Tanh(), nn.Linear(8, 2))
+    search, slope = make(settings, config, data, smooth), []
+    with torch.no_grad():
+        search.policy.probability.copy_(torch.tensor([[1.0, 0.0]]))
+        search.policy.magnitude[0, 0] = magnitude
+    search.relax.step = lambda draw, loss: slope.append(float(search.policy.magnitude.grad[0, 0]))
+    train, valid = ((search.images[half], search.labels[half]) for half in (0, 1))
+    search.step(train, valid, 0.05)
+    after, _ = search._gradient(valid[0].float() / 255, valid[1])
+    return float(after), slope[0]
+
+
+def test_the_finite_difference_is_the_derivative():
+    """Of the validation loss after the step: taken again by really taking the step with two magnitudes."""
+    data, far = planted(), 0.02
+    (plus, _), (minus, _), (_, slope) = (loss_after(0.5 + each, data) for each in (far, -far, 0.0))
+    assert slope == pytest.approx((plus - minus) / (2 * far), rel=0.15)
+
+
+def test_a_harmful_operation_loses():
+    """Inverted, an image is one of the other class: such pairs become less likely, or their inversion does."""
+    config = SearchConfig(ops=("invert", "rotate", "shear_x"), crop=0.0, flip=False)
+    settings = DadaSettings(network="small", batch_size=32, policy_rate=0.05)
+    search = make(settings, config, planted())
+    search.run(15)
+    likely, probability = search.policy.choice.softmax(0).tolist(), search.policy.probability.tolist()
+    inverted = sum(share * each[0] for share, each, pair in zip(likely, probability, search.policy.pairs, strict=True)
+                   if pair[0] == "invert")  # fmt: skip
+    assert inverted < 0.75 * (2 / 3 * 0.5)
+
+
+def test_published_settings_are_the_defaults():
+    """AutoAugment's supplement and NASNet's; Fast AutoAugment's and DADA's code."""
+    autoaugment = AutoAugmentSettings()
+    assert (autoaugment.units, autoaugment.start, autoaugment.children) == (100, 0.1, 20)
+    assert (autoaugment.learning_rate, autoaugment.entropy, autoaugment.baseline) == (0.00035, 1e-5, 0.95)
+    assert len(space_of(SearchConfig()).sizes) == 30  # softmaxes
+    fast = FastAASettings()
+    assert (fast.trials, fast.passes, fast.kept) == (200, 5, 10)
+    dada = DadaSettings()
+    assert (dada.temperature, dada.policy_rate, dada.beta1, dada.beta2) == (0.5, 5e-3, 0.5, 0.999)
+    assert (dada.epochs, dada.batch_size, dada.difference, dada.units, dada.kept) == (20, 128, 1e-2, 100, 25)
+    assert (dada.network_rate, dada.last_rate) == (0.1, 1e-3)
+    pairs = pairs_of(SearchConfig())
+    assert len(pairs) == 105
+    variate = Relax(PairPolicy(pairs, dada), dada).variate
+    assert [type(layer).__name__ for layer in variate] == ["Linear", "Tanh", "Linear"]
+    assert (variate[0].in_features, variate[0].out_features, variate[2].out_features) == (315, 100, 1)

@@ -1,0 +1,315 @@
+"""Whatever lies in a file that we read: the right result, or a FasterAAError of at most 500 characters.
+
+In bounded time and memory, and no file is changed by reading. `make fuzz` tries thousands of damaged files of each
+format (FASTERAA_FUZZ examples each); the suite tries a few, always the same.
+"""
+
+import io
+import json
+import os
+import tarfile
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fasteraa import Policy, SearchConfig
+from fasteraa.data import ImageSet, load
+from fasteraa.errors import FasterAAError
+from fasteraa.methods.config import make_config, read_config
+from fasteraa.methods.fast_aa import Journal, Trial
+from fasteraa.policy.importers import import_file
+from fasteraa.report.run_record import read_run
+from fasteraa.runtime.checkpoint import load_checkpoint, save_checkpoint
+from fasteraa.runtime.decisions import Decisions, check_decisions
+from fasteraa.runtime.progress import Epoch
+from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.train.job import TrainJob
+from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.split import Split
+
+EXAMPLES = int(os.environ.get("FASTERAA_FUZZ", "8"))
+MOST_MEMORY = 256 << 20  # bytes, for files of some kilobytes
+MOST_WORDS = 500
+HOSTILE = [
+    None, True, -1, 0, 1.5, 1e308, -1e308, float("nan"), float("inf"), 10**400, 2**63, "", "x" * 5000, "\x00", "\ud800",
+    "\x1b[31m", "../../etc/passwd", "/dev/zero", [], {}, [[]] * 50, {"a": {"b": {}}},
+]  # fmt: skip
+# contents that once ended with a traceback, hung, or took all memory; tried as every format
+PAST = [
+    b"", b"\x00", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 20_000, b"9" * 5000, b"seed = " + b"9" * 5000, b"1e400",
+    b"null",
+    b'"\\ud800"', b"a = " + b"[" * 50_000, b".".join([b"a"] * 50_000) + b" = 1", b"PK\x05\x06" + bytes(18),
+    b"PK\x03\x04" + b"\xff" * 200, b"path,label\n/dev/zero,a\n", b'{"path": "/dev/zero", "label": "a"}', bytes(1024),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file in a folder of others, how it is read, and whether what was read is right."""
+
+    make: Callable[[Path], Path]  # fills the folder, gives the file that is damaged
+    read: Callable[[Path], Any]
+    right: Callable[[Any], bool] = lambda found: True
+
+
+# --- the formats -----------------------------------------------------------------------------------------------------
+
+POLICY = Policy.named("autoaugment-cifar10")
+STATE = {"epoch": 3, "weights": torch.arange(6.0)}
+TRIALS = [Trial((1, 2), 0.5, 1.0), Trial((0, 1), 0.25, 2.0)]
+RECORD = {"label": "none", "error": 12.5, "held_out_loss": 0.5, "train_loss": 0.4, "seconds": 1.0, "together": 1}
+
+
+def save_policy(folder):
+    POLICY.save(folder / "policy.json")
+    return folder / "policy.json"
+
+
+def sound_policy(found):
+    return Policy.from_json(found.to_json()) == found
+
+
+def save_config(folder):
+    RunFolder(folder).write_config(SearchConfig().toml("search"))
+    return folder / "config.toml"
+
+
+def save_run(name):
+    def make(folder):
+        run = RunFolder(folder)
+        save_config(folder)
+        POLICY.save(run.policy)
+        run.result.write_text(json.dumps({"chosen": "a", "policy": POLICY.hash, "table": [], "candidates": {}}))
+        own = run.of_method("faster-aa")
+        own.mkdir(parents=True)
+        row = asdict(Epoch(1, 0.5, 0.1, 0.2, 0.3, 0.01, 0.02, 1.0))
+        (own / "metrics.jsonl").write_text((json.dumps(row) + "\n") * 3)
+        POLICY.save(own / "start.json")
+        save_checkpoint(own / "checkpoint.pt", STATE)
+        run.race.mkdir()
+        Decisions(run.race / "schedule.json", "a race").decide("setup", lambda: {"seconds": 1.0})
+        return folder / name
+
+    return make
+
+
+def save_state(folder):
+    save_checkpoint(folder / "checkpoint.pt", STATE)
+    return folder / "checkpoint.pt"
+
+
+def same_state(found):
+    return found is not None and found["epoch"] == 3 and torch.equal(found["weights"], STATE["weights"])
+
+
+def job():
+    data = ImageSet.of(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.arange(4) % 2, ("a", "b"), "black")
+    recipe = TrainRecipe(network="small", epochs=1, batch_size=2, cutout=0)
+    return TrainJob("none", Policy.named("none"), recipe, 0, Split(data, data, "itself"))
+
+
+JOB = job()
+
+
+def save_record(folder):
+    cache = RunCache(folder).open()
+    cache.write(JOB, RECORD)
+    return cache.file(JOB)
+
+
+def save_journal(folder):
+    for trial in TRIALS:
+        Journal(folder / "1.jsonl", (3, 4)).append(trial)
+    return folder / "1.jsonl"
+
+
+def save_schedule(folder):
+    Decisions(folder / "schedule.json", "a race").decide("setup", lambda: {"seconds": 1.0})
+    return folder / "schedule.json"
+
+
+def pictures(folder):
+    for number in range(4):
+        Image.new("RGB", (8, 8), (60 * number, 9, 9)).save(folder / f"{number}.png")
+
+
+def save_csv(folder):
+    pictures(folder)
+    (folder / "list.csv").write_text("path,label\n" + "".join(f"{n}.png,{'ab'[n % 2]}\n" for n in range(4)))
+    return folder / "list.csv"
+
+
+def save_jsonl(folder):
+    pictures(folder)
+    rows = ({"path": f"{n}.png", "label": "ab"[n % 2]} for n in range(4))
+    (folder / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "list.jsonl"
+
+
+def save_npz(folder):
+    images = np.zeros((4, 8, 8, 3), np.uint8)
+    np.savez(folder / "a.npz", x_train=images, y_train=np.arange(4) % 2)
+    return folder / "a.npz"
+
+
+def save_tar(folder):
+    pictures(folder)
+    with tarfile.open(folder / "a-000.tar", "w") as tar:
+        for number in range(4):
+            tar.add(folder / f"{number}.png", f"{number}.png")
+            label = str(number % 2).encode()
+            entry = tarfile.TarInfo(f"{number}.cls")
+            entry.size = len(label)
+            tar.addfile(entry, io.BytesIO(label))
+    return folder / "a-000.tar"
+
+
+def save_foreign(folder):
+    (folder / "foreign.txt").write_text(str([[["Rotate", 0.5, 0.7], ["Invert", 0.2, 0.1]]]))
+    return folder / "foreign.txt"
+
+
+def plausible(found):
+    return found.images.dtype == torch.uint8 and len(found.labels) == len(found.images) <= 8
+
+
+FORMATS = {
+    "policy": Format(save_policy, Policy.load, sound_policy),
+    "config": Format(save_config, lambda file: make_config(read_config(file))),
+    "checkpoint": Format(save_state, lambda file: load_checkpoint(file, "cpu", {"epoch": int}), same_state),
+    "run, metrics": Format(save_run("methods/faster-aa/metrics.jsonl"), lambda file: read_run(file.parents[2])),
+    "run, checkpoint": Format(save_run("methods/faster-aa/checkpoint.pt"), lambda file: read_run(file.parents[2])),
+    "run, result": Format(save_run("result.json"), lambda file: read_run(file.parent)),
+    "run, policy": Format(save_run("policy.json"), lambda file: read_run(file.parent)),
+    "run, config": Format(save_run("config.toml"), lambda file: read_run(file.parent)),
+    "run, schedule": Format(save_run("race/schedule.json"), lambda file: read_run(file.parents[1])),
+    "record": Format(save_record, lambda file: RunCache(file.parents[1]).read(JOB)),
+    "journal": Format(
+        save_journal, lambda file: Journal(file, (3, 4)).read(), lambda found: found == TRIALS[: len(found)]
+    ),
+    "schedule": Format(save_schedule, check_decisions),
+    "manifest, csv": Format(save_csv, lambda file: load(file, size=8), plausible),
+    "manifest, jsonl": Format(save_jsonl, lambda file: load(file, size=8), plausible),
+    "npz": Format(save_npz, lambda file: load(file, size=8), plausible),
+    "tar": Format(save_tar, lambda file: load(str(file), size=8), plausible),
+    "foreign policy": Format(save_foreign, lambda file: import_file(file, file.with_name("out.json"))),
+}
+WRITES = ("journal", "foreign policy")  # reading them may write
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def nodes(value, path=()):
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        yield from nodes(each, (*path, key))
+
+
+def planted(value, path, new):
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    if len(path) == 1 and new is nodes:  # left out
+        del copy[path[0]]
+    else:
+        copy[path[0]] = planted(value[path[0]], path[1:], new)
+    return copy
+
+
+@st.composite
+def damaged(draw, content):
+    """Bytes that were flipped, cut, doubled or filled; or, where it is JSON, another value in its place."""
+    kind = draw(st.sampled_from(["flip", "cut", "double", "fill", "value", "line"]))
+    size = len(content)
+    if kind == "value":
+        lines = content.split(b"\n")
+        whole = [content, *lines]
+        chosen = draw(st.sampled_from(whole[:20]))
+        try:
+            value = json.loads(chosen)
+        except ValueError:
+            kind = "flip"
+        else:
+            path = draw(st.sampled_from(list(nodes(value))[:400]))
+            new = draw(st.sampled_from([*HOSTILE, nodes]))
+            value = planted(value, path, new if path or new is not nodes else None)
+            return content.replace(chosen, json.dumps(value).encode(), 1)
+    if kind == "line":
+        lines = content.splitlines(keepends=True)
+        place = draw(st.integers(0, max(len(lines) - 1, 0)))
+        return b"".join(lines[:place] + draw(st.sampled_from([[], lines[place : place + 1] * 2])) + lines[place + 1 :])
+    start = draw(st.integers(0, max(size - 1, 0)))
+    end = min(size, start + draw(st.integers(1, 64)))
+    if kind == "flip":
+        return content[:start] + bytes([content[start] ^ (1 << draw(st.integers(0, 7)))]) + content[start + 1 :]
+    if kind == "cut":
+        return content[:start] + draw(st.sampled_from([b"", content[end:]]))
+    if kind == "double":
+        return content[:end] + content[start:]
+    return content[:start] + bytes([draw(st.sampled_from([0, 255, 57]))]) * (end - start) + content[end:]
+
+
+def promise(kind: Format, file: Path, may_write: bool) -> None:
+    before = {each: each.read_bytes() for each in file.parent.rglob("*") if each.is_file()}
+    tracemalloc.start()
+    try:
+        found = kind.read(file)
+    except FasterAAError as error:
+        said = str(error).replace(str(file), "FILE")
+    else:
+        said = ""
+        assert kind.right(found)
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert len(said) <= MOST_WORDS
+    assert peak < MOST_MEMORY
+    if not may_write:
+        assert {each: each.read_bytes() for each in file.parent.rglob("*") if each.is_file()} == before
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_whole_is_read(name, tmp_path):
+    kind = FORMATS[name]
+    assert kind.right(kind.read(kind.make(tmp_path)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_past_failures(name, tmp_path):
+    file = FORMATS[name].make(tmp_path)
+    for content in PAST:
+        file.write_bytes(content)
+        promise(Format(FORMATS[name].make, FORMATS[name].read), file, name in WRITES)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damage(name, tmp_path):
+    kind = FORMATS[name]
+    file = kind.make(tmp_path)
+    content = file.read_bytes()
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=20_000,  # milliseconds: it must end
+        derandomize="FASTERAA_FUZZ" not in os.environ,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(damaged(content))
+    def always(broken):
+        file.write_bytes(broken)
+        promise(kind, file, name in WRITES)
+
+    always()

@@ -1,0 +1,343 @@
+"""The prior of the race: what cheap measurements on somebody's images say about each policy.
+
+    python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x, y, xt, yt); resumable
+    python tools/prior.py fit results/adapt/measured.json     # writes src/fasteraa/selection/prior.json
+
+`measure` trains every policy on every set: on three folds of its training images with two lengths, as a race does, and
+on all of them, measured on the test images. It also records how a network that was trained without a policy fares on
+held-out images that each policy and each operation augments, and what the gradient search finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fasteraa._version import commit
+from fasteraa.data import ImageSet
+from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.faster_aa.run import gradient_search
+from fasteraa.ops import OPS
+from fasteraa.policy.named import named
+from fasteraa.policy.policy import Choice, Policy, SubPolicy
+from fasteraa.runtime.device import device_name, find_device
+from fasteraa.selection.prior import Traits
+from fasteraa.train.affinity import CleanNetwork, load_clean
+from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.metrics import Measured
+from fasteraa.train.recipe import TrainRecipe, default_recipe
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner.local import LocalRunner
+from fasteraa.train.split import Split, fold_splits
+
+UPRIGHT = ("ahcd28", "omniglot40", "svhn")  # a flip changes what they show
+NAMED = (
+    "none", "trivialaugment-wide", "randaugment-2-9", "randaugment-2-14", "general", "general-or-trivial",
+    "general-mild", "uniform-half", "uniform-x2", "autoaugment-cifar10", "color-ops-x2", "three-augment",
+)  # fmt: skip
+SHORT, LONG, FULL = 50, 200, 200  # epochs: of folds, of folds, of all training images
+FOLDS, SEED = 3, 0
+
+
+def recipe_for(name: str, network: str, epochs: int) -> TrainRecipe:
+    recipe = default_recipe(network, 32)
+    return replace(recipe, epochs=epochs, cutout=0, flip=name not in UPRIGHT, warmup=min(recipe.warmup, epochs / 8))
+
+
+def load_set(file: Path) -> tuple[ImageSet, ImageSet]:
+    content = np.load(file)
+    classes = tuple(str(number) for number in range(int(content["y"].max()) + 1))
+
+    def images(x: str, y: str) -> ImageSet:
+        pixels = torch.from_numpy(content[x]).permute(0, 3, 1, 2).contiguous()
+        return ImageSet.of(pixels, torch.from_numpy(content[y].astype(np.int64)), classes, file.stem)
+
+    return images("x", "y"), images("xt", "yt")
+
+
+def always(op: str) -> Policy:
+    """The operation on every image, at any magnitude."""
+    return Policy((SubPolicy(((Choice(op, 1.0, (0.0, 1.0) if OPS[op].span else None),),)),), op)
+
+
+def all_policies(found: Policy) -> dict[str, Policy]:
+    """Those with a name, and what the gradient search found, at three strengths."""
+    more = {
+        "faster-aa": found,
+        "faster-aa-mild": found.with_strength(magnitude=0.5, probability=0.5),
+        "faster-aa-x2": found.with_strength(2),
+    }
+    return {**{name: named(name) for name in NAMED}, **more}
+
+
+class SetMeasurement:
+    """All that is measured on one set."""
+
+    def __init__(self, file: Path, out: Path, network: str, device: str):
+        self.name, self.network = file.stem, network
+        self.train, self.test = load_set(file)
+        self.folder = out / self.name
+        jobs = 20 if find_device(device).type == "cuda" else None
+        self.runner = LocalRunner(RunCache(self.folder).open(), device=device, jobs=jobs, compile=False)
+        self.folds = fold_splits(self.train, FOLDS, SEED)
+        self.device = device
+
+    def policies(self) -> dict[str, Policy]:
+        return all_policies(self.searched())
+
+    def searched(self) -> Policy:
+        file = self.folder / "faster-aa.json"
+        if not file.exists():
+            config = SearchConfig(seed=SEED, flip=self.name not in UPRIGHT, batch_size=128)
+            gradient_search(self.train, config, device=self.device).policy.save(file)
+        return Policy.load(file)
+
+    def jobs(self, epochs: int, splits: list[Split], seed: int | None = None) -> list[TrainJob]:
+        recipe = recipe_for(self.name, self.network, epochs)
+        return [
+            TrainJob(label, policy, recipe, number if seed is None else seed, split, keep_network=label == "none")
+            for number, split in enumerate(splits)
+            for label, policy in self.policies().items()
+        ]
+
+    def steps(self) -> Iterator[list[TrainJob]]:
+        """The most telling first."""
+        whole = [Split(self.train, self.test, "test images")]
+        yield self.jobs(SHORT, self.folds)
+        yield self.jobs(LONG, self.folds)
+        yield self.jobs(FULL, whole, 0)
+        yield self.jobs(FULL, whole, 1)
+
+    def record(self) -> dict[str, Any]:
+        rows = []
+        for jobs in self.steps():
+            rows += [_row(job, outcome) for job in jobs if (outcome := self.runner.cache.read(job)) is not None]
+        return {
+            "images": len(self.train), "test_images": len(self.test), "classes": len(self.train.classes),
+            "flip": self.name not in UPRIGHT, "network": self.network, "rows": rows,
+            "seen": self.seen(), "faster-aa": json.loads((self.folder / "faster-aa.json").read_text()),
+        }  # fmt: skip
+
+    def seen(self) -> list[dict[str, Any]]:
+        """What the clean network of each fold makes of augmented images."""
+        found = []
+        for epochs in (SHORT, LONG):
+            for job in (job for job in self.jobs(epochs, self.folds) if job.label == "none"):
+                if self.runner.cache.read(job) is None:
+                    continue
+                clean = load_clean(self.runner.cache.network(job), job, self.runner.device)
+                found.append({"epochs": epochs, "fold": job.split.name, **self._affinities(clean)})
+        return found
+
+    def _affinities(self, clean: CleanNetwork) -> Mapping[str, Any]:
+        policies = {**self.policies(), **{f"op:{op}": always(op) for op in OPS}}
+        return {"plain": clean.plain._asdict(), "of": {n: clean.measure(p)._asdict() for n, p in policies.items()}}
+
+
+def _row(job: TrainJob, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "label": job.label, "epochs": job.recipe.epochs, "on": job.split.name, "seed": job.seed, "error": outcome.error,
+        "loss": outcome.loss, "train_loss": outcome.train_loss, "seconds": outcome.seconds, "failed": outcome.failed,
+    }  # fmt: skip
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (row["label"], row["epochs"], row["on"], row["seed"])
+
+
+def merged(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Rows of an earlier record that the new one lacks."""
+    rows = {_key(row): row for row in [*old.get("rows", ()), *new["rows"]]}
+    seen = {(each["epochs"], each["fold"]): each for each in [*old.get("seen", ()), *new["seen"]]}
+    return {**new, "rows": list(rows.values()), "seen": list(seen.values())}
+
+
+def measure(data: Path, out: Path, network: str, device: str, minutes: float, only: str, have: Path | None) -> None:
+    end = time.time() + 60 * minutes
+    old = json.loads(have.read_text())["sets"] if have else {}
+    files = [file for file in sorted(data.glob("*.npz")) if not only or file.stem in only.split(",")]
+    sets = [SetMeasurement(file, out, network, device) for file in files]
+    for each in sets:
+        began = time.time()
+        each.searched()
+        print(f"{each.name}: searched in {time.time() - began:.1f} s", flush=True)
+    for jobs in zip(*(each.steps() for each in sets), strict=True):
+        for each, some in zip(sets, jobs, strict=True):
+            began = time.time()
+            had = {_key(row) for row in old.get(each.name, {}).get("rows", ())}
+            some = [job for job in some if (job.label, job.recipe.epochs, job.split.name, job.seed) not in had]
+            done = sum(1 for _ in each.runner.run(some, until=end))
+            print(f"{each.name}: {done} of {len(some)} trainings, {time.time() - began:.1f} s", flush=True)
+    about = {"machine": device_name(device), "commit": commit(), "torch": torch.__version__, "network": network}
+    content = {"about": about, "sets": {each.name: merged(old.get(each.name, {}), each.record()) for each in sets}}
+    (out / "measured.json").write_text(json.dumps(content) + "\n")
+
+
+# --- fitting ---------------------------------------------------------------------------------------------------------
+
+
+PRIOR = Path(__file__).resolve().parent.parent / "src" / "fasteraa" / "selection" / "prior.json"
+
+
+class Line(NamedTuple):
+    """Features and what they are to predict, and the set that each row is from."""
+
+    x: np.ndarray
+    y: np.ndarray
+    sets: np.ndarray
+
+
+def _policies(record: Mapping[str, Any]) -> dict[str, Policy]:
+    return all_policies(Policy.from_json(json.dumps(record["faster-aa"])))
+
+
+def effect_rows(content: Mapping[str, Any]) -> Line:
+    """A row for each policy, set and length: the mean over folds."""
+    x, y, sets = [], [], []
+    for name, record in content["sets"].items():
+        policies, rows = _policies(record), {(row["label"], row["epochs"], row["on"]): row for row in record["rows"]}
+        for label, policy in policies.items():
+            for epochs in (SHORT, LONG) if label != "none" else ():
+                features, effects = [], []
+                for seen in (each for each in record["seen"] if each["epochs"] == epochs):
+                    none, own = (rows.get((each, epochs, seen["fold"])) for each in ("none", label))
+                    if none and own and not none["failed"] and not own["failed"]:
+                        plain, augmented = Measured(**seen["plain"]), Measured(**seen["of"][label])
+                        features.append(Traits.of(policy, plain, augmented, none["train_loss"]).features)
+                        effects.append(math.log(own["loss"] / none["loss"]))
+                if len(effects) > 1:
+                    x.append(np.mean(features, 0))
+                    y.append(np.mean(effects))
+                    sets.append(name)
+    return Line(np.array(x), np.array(y), np.array(sets))
+
+
+def longer_rows(content: Mapping[str, Any]) -> Line:
+    """A row for each policy, set and fold: what four times the length adds to a difference."""
+    x, y, sets = [], [], []
+    for name, record in content["sets"].items():
+        rows = {(row["label"], row["epochs"], row["on"]): row for row in record["rows"] if not row["failed"]}
+        for label, epochs, fold in rows:
+            names = [(label, LONG, fold), ("none", SHORT, fold), ("none", LONG, fold)]
+            if label == "none" or epochs != SHORT or not fold.startswith("fold") or not all(n in rows for n in names):
+                continue
+            own, long, none, none_long = (rows[each] for each in [(label, SHORT, fold), *names])
+            difference = math.log(own["loss"] / none["loss"])
+            unlearned = own["train_loss"] / own["loss"] - none["train_loss"] / none["loss"]
+            x.append([difference, unlearned])
+            y.append(math.log(long["loss"] / none_long["loss"]) - difference)
+            sets.append(name)
+    return Line(np.array(x), np.array(y), np.array(sets))
+
+
+def ridge(x: np.ndarray, y: np.ndarray, level: bool) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    """Level, means, scales and weights of standardised features; without a level, of features as they are."""
+    means, scales = (x.mean(0), x.std(0) + 1e-9) if level else (np.zeros(x.shape[1]), np.ones(x.shape[1]))
+    z, centre = (x - means) / scales, y.mean() if level else 0.0
+    return centre, means, scales, np.linalg.solve(z.T @ z + np.eye(x.shape[1]), z.T @ (y - centre))
+
+
+def predicted_elsewhere(line: Line, level: bool) -> np.ndarray:
+    """Of each set by the others."""
+    values = np.zeros(len(line.y))
+    for name in set(line.sets):
+        rest, mine = line.sets != name, line.sets == name
+        centre, means, scales, weights = ridge(line.x[rest], line.y[rest], level)
+        values[mine] = centre + (line.x[mine] - means) / scales @ weights
+    return values
+
+
+def _report(name: str, truth: np.ndarray, values: np.ndarray) -> str:
+    rmse = float(np.sqrt(np.mean((truth - values) ** 2)))
+    return f"| {name} | {rmse:.3f} | {np.mean((values < 0) == (truth < 0)):.0%} |"
+
+
+def label_means(content: Mapping[str, Any], line: Line) -> np.ndarray:
+    """What constants would say: the mean effect of the policy on the other sets, whatever the length."""
+    labels = [
+        label
+        for record in content["sets"].values()
+        for label in _policies(record)
+        if label != "none"
+        for epochs in (SHORT, LONG)
+        if sum(_has(record, label, epochs, each["fold"]) for each in record["seen"] if each["epochs"] == epochs) > 1
+    ]
+    of = np.array(labels)
+    return np.array([line.y[(of == of[i]) & (line.sets != line.sets[i])].mean() for i in range(len(of))])
+
+
+def _has(record: Mapping[str, Any], label: str, epochs: int, fold: str) -> bool:
+    rows = {(row["label"], row["epochs"], row["on"]) for row in record["rows"] if not row["failed"]}
+    return {("none", epochs, fold), (label, epochs, fold)} <= rows
+
+
+def fit(file: Path) -> None:
+    content = json.loads(file.read_text())
+    effect, longer = effect_rows(content), longer_rows(content)
+    elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
+    level, means, scales, weights = ridge(effect.x, effect.y, True)
+    *_, carried = ridge(longer.x, longer.y, False)
+    prior = {
+        "about": {**content["about"], "rows": len(effect.y), **_sets(effect=effect, longer=longer)},
+        "effect": {
+            "level": round(float(level), 5), "means": _rounded(means), "scales": _rounded(scales),
+            "weights": _rounded(weights), "spread": round(float(np.sqrt(np.mean((effect.y - elsewhere) ** 2))), 4),
+        },
+        "longer": {
+            "difference": round(float(carried[0]), 4), "unlearned": round(float(carried[1]), 4),
+            "spread": round(float(np.sqrt(np.mean((longer.y - later) ** 2))), 4),
+        },
+    }  # fmt: skip
+    PRIOR.write_text(json.dumps(prior, indent=1) + "\n")
+    print(f"{len(effect.y)} effects on {len(set(effect.sets))} sets, each predicted by the others\n")
+    print("| prediction | error of log loss | right sign |\n|---|---|---|")
+    print(_report("no effect", effect.y, np.zeros(len(effect.y))))
+    print(_report("the policy's mean effect on other sets", effect.y, label_means(content, effect)))
+    print(_report("this prior", effect.y, elsewhere))
+    truth = longer.y + longer.x[:, 0]
+    print(f"\n{len(longer.y)} differences at four times the length, {len(set(longer.sets))} sets\n")
+    print("| prediction | error of log loss | right sign |\n|---|---|---|")
+    print(_report("as in the short training", truth, longer.x[:, 0]))
+    print(_report("this line", truth, longer.x[:, 0] + later))
+
+
+def _sets(**lines: Line) -> dict[str, list[str]]:
+    return {f"sets of {name}": sorted(set(map(str, line.sets))) for name, line in lines.items()}
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [round(float(value), 5) for value in values]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, dest="command")
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("data", type=Path)
+    measuring.add_argument("out", type=Path)
+    measuring.add_argument("--network", default="wrn-16-2")
+    measuring.add_argument("--device", default="auto")
+    measuring.add_argument("--minutes", type=float, default=9.0)
+    measuring.add_argument("--only", default="")
+    measuring.add_argument("--have", type=Path, help="a record of before: what it holds is not trained again")
+    fitting = commands.add_parser("fit")
+    fitting.add_argument("file", type=Path)
+    given = parser.parse_args()
+    if given.command == "fit":
+        fit(given.file)
+        return
+    find_device(given.device)
+    measure(given.data, given.out, given.network, given.device, given.minutes, given.only, given.have)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""What the README shows: its picture, the output of its commands, and its table, all made from files of this checkout.
+
+`tools/generate.py` calls it. The photographs in docs/readme come from scikit-image (see LICENCES.txt there); a recorded
+search (docs/readme/first) is summarised by the code as it is now, so that no training is needed to notice a stale page.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from fasteraa.cli.tables import markdown_table
+from fasteraa.images import to_pillow
+from fasteraa.methods import Candidate, Expected
+from fasteraa.methods.op_effects import Effects
+from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.report.summary import summarise
+from fasteraa.selection.ranking import Trial
+from fasteraa.selection.result import RaceResult, Result
+from fasteraa.selection.schedule import Round
+from fasteraa.train.recipe import TrainRecipe
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "readme"
+PICTURE = FOLDER / "picture.jpg"
+PHOTOS = ("chelsea", "coffee", "astronaut")
+OPERATIONS = (("rotate", 0.6), ("shear_x", 0.9), ("solarize", 0.5), ("posterize", 0.9), ("equalize", None))
+POLICY, DRAWS, SEED = "general-or-trivial", 4, 11
+TILE, GAP, HEAD = 96, 4, 40
+LEVELS = 8  # by which JPEG changes the levels of a tile on average, at most
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+
+def tiles() -> list[list[Tensor]]:
+    """A row for each photograph: the original, each operation alone, draws of the policy."""
+    photos = [torch.from_numpy(np.array(Image.open(FOLDER / f"{name}.png"))).movedim(-1, 0) for name in PHOTOS]
+    batch = torch.stack(photos)
+    alone = [Policy((SubPolicy(((Choice(op, 1.0, size),),)),)) for op, size in OPERATIONS]
+    generator = torch.Generator().manual_seed(SEED)
+    policy = Policy.named(POLICY)
+    columns = [batch, *(each(batch, generator) for each in alone), *(policy(batch, generator) for _ in range(DRAWS))]
+    return [[column[row] for column in columns] for row in range(len(photos))]
+
+
+def places() -> list[int]:
+    """Where columns begin; the three groups stand apart."""
+    groups = [0] + [1] * len(OPERATIONS) + [2] * DRAWS
+    return [GAP + number * (TILE + GAP) + 5 * GAP * group for number, group in enumerate(groups)]
+
+
+def draw() -> Image.Image:
+    rows, left = tiles(), places()
+    sheet = Image.new("RGB", (left[-1] + TILE + GAP, HEAD + len(rows) * (TILE + GAP)), "white")
+    pen, large, small = ImageDraw.Draw(sheet), ImageFont.load_default(14), ImageFont.load_default(12)
+    for column, words in (
+        (0, "originals"),
+        (1, "what operations do"),
+        (1 + len(OPERATIONS), f"what a policy does: {POLICY}"),
+    ):
+        pen.text((left[column], 2), words, "black", large)
+    for column, (op, _) in enumerate(OPERATIONS, 1):
+        pen.text((left[column], 22), op, "#59636e", small)
+    for number, row in enumerate(rows):
+        for column, tile in enumerate(row):
+            sheet.paste(to_pillow(tile), (left[column], HEAD + number * (TILE + GAP)))
+    return sheet
+
+
+def same(drawn: Image.Image, kept: Image.Image) -> bool:
+    """Every tile alike, but for what JPEG loses; letters differ from one version of Pillow to another."""
+    if drawn.size != kept.size:
+        return False
+    boxes = [
+        (x, y, x + TILE, y + TILE) for x in places() for y in range(HEAD, HEAD + len(PHOTOS) * (TILE + GAP), TILE + GAP)
+    ]
+    return all(_gap(drawn.crop(box), kept.crop(box)) <= LEVELS for box in boxes)
+
+
+def _gap(one: Image.Image, other: Image.Image) -> float:
+    return float(np.abs(np.asarray(one, int) - np.asarray(other.convert("RGB"), int)).mean())
+
+
+def stale(write: bool) -> list[Path]:
+    drawn = draw()
+    if PICTURE.exists() and same(drawn, Image.open(PICTURE)):
+        return []
+    if write:
+        drawn.save(PICTURE, quality=92, subsampling=0)
+    return [PICTURE]
+
+
+# --- the outputs -----------------------------------------------------------------------------------------------------
+
+
+def recorded_result() -> Result:
+    """The search in docs/readme/first, as far as its summary needs it."""
+    policy = Policy.load(FOLDER / "first" / "policy.json")
+    found = json.loads((FOLDER / "first" / "result.json").read_text(encoding="utf-8"))
+    kept = policy.provenance["race"]
+    trials = tuple(_trial(row, policy, kept["images"] // kept["folds"]) for row in kept["table"])
+    race = RaceResult(
+        trials[0],
+        trials,
+        kept["folds"],
+        TrainRecipe(network=kept["network"], epochs=kept["epochs"]),
+        float("nan"),
+        kept["images"],
+        kept["all_images"],
+        tuple(Round(each["runs"], each["epochs"]) for each in kept["rounds"]),
+        counted=True,
+    )
+    effects = found["effects"] and Effects(
+        {op: pair[0] for op, pair in found["effects"]["of"].items()},
+        {op: pair[1] for op, pair in found["effects"]["of"].items()},
+        found["effects"]["reach"],
+        found["effects"]["trainings"],
+    )
+    data = cast(Any, SimpleNamespace(masks=None))
+    return Result(policy, tuple(t.candidate for t in trials), data, Path("runs/first"), race, effects)
+
+
+def _trial(row: dict[str, Any], policy: Policy, images: int) -> Trial:
+    candidate = Candidate(row["candidate"], policy, Expected(*row["expected"]) if "expected" in row else None)
+    loss = row["training_loss"]
+    return Trial(
+        candidate,
+        tuple(row["errors"]),
+        () if loss is None else (loss,),
+        tuple(row["losses"]),
+        images * len(row["errors"]),
+        failed=row.get("failed"),
+    )
+
+
+def command(line: str, **really: Path) -> str:
+    """A command and what it prints; `really` says where the folders and files of the line are, by their stems."""
+    from typer.testing import CliRunner
+
+    from fasteraa.cli.app import app
+
+    words = [str(really.get(Path(word).stem, word)) for word in shlex.split(line)[1:]]
+    text = CliRunner().invoke(app, words, catch_exceptions=False).output.rstrip()
+    for name, path in really.items():
+        text = text.replace(str(path), next((w for w in shlex.split(line) if Path(w).stem == name), name))
+    return f"$ {line}\n{text}"
+
+
+SEARCH = "fasteraa search --out runs/first --methods published --subset 400 --race-trainings 12 --train-epochs 30"
+
+
+def outputs() -> str:
+    """Four commands on the embedded sample and what they print."""
+    run = FOLDER / "first"
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "augment.py"
+        exported = command("fasteraa export runs/first --to python --out augment.py", first=run, augment=file)
+    parts = [
+        command("fasteraa data check"),
+        f"$ {SEARCH}\n{summarise(recorded_result())}",
+        command("fasteraa show runs/first", first=run),
+        exported,
+    ]
+    return "```console\n" + "\n\n".join(parts) + "\n```"
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+CONTENDERS = {
+    "none": "none",
+    "TrivialAugment (wide)": "TrivialAugment",
+    "RandAugment (2, 14)": "RandAugment",
+    "AutoAugment": "AutoAugment",
+    "search and race": "**fasteraa**",
+}
+SETS = {
+    "reduced-cifar10": "CIFAR-10, 4,000 images",
+    "reduced-cifar100": "CIFAR-100, 4,000",
+    "reduced-svhn": "SVHN, 1,000",
+    "fashion-300": "Fashion-MNIST, 300",
+    "fashion-1000": "Fashion-MNIST, 1,000",
+    "fashion-4000": "Fashion-MNIST, 4,000",
+    "imagenette-1000": "Imagenette, 1,000",
+    "ants-and-bees": "ants and bees, 244",
+}
+UNSEEN = ("errors-five-later-sets.json", "errors-seven-last-sets.json")
+
+
+def table() -> str:
+    """Errors in % from results/quality, and from results/unseen on average."""
+    lines = json.loads((ROOT / "results" / "quality" / "table.json").read_text(encoding="utf-8"))["lines"]
+    means = {(line["data"], line["label"]): line["ours"]["mean"] for line in lines if line["ours"]}
+    rows = [
+        _unseen_row(),
+        *([words, *_cells([means.get((data, label)) for label in CONTENDERS])] for data, words in SETS.items()),
+    ]
+    return markdown_table(["error %, lowest in bold", *CONTENDERS.values()], rows)
+
+
+def _unseen_row() -> list[str]:
+    files = [json.loads((ROOT / "results" / "unseen" / name).read_text(encoding="utf-8")) for name in UNSEEN]
+    sets = [each for file in files for each in file.values()]
+
+    def mean(policy: str | None) -> float:
+        return fmean(fmean(each["errors"][policy or each["chosen"]].values()) for each in sets)
+
+    cells = _cells([mean("none"), mean("trivialaugment-wide"), None, None, mean(None)])
+    return [f"**{len(sets)} sets that nothing was tuned on**, mean", *cells]
+
+
+def _cells(errors: list[float | None]) -> list[str]:
+    lowest = min(error for error in errors if error is not None)
+    return ["" if error is None else f"**{error:.1f}**" if error == lowest else f"{error:.1f}" for error in errors]
