@@ -165,12 +165,12 @@ def test_top_five_errors_are_those_of_the_same_runs(shared):
     assert top5 < top1
 
 
-def test_tables_share_their_searches(shared):
+def test_tables_share_their_searches(tmp_path):
     """L = 10 and K = 2 are the search of the CIFAR-10 table."""
-    quick("cifar10", shared)
-    quick("sub-policies", shared)
-    quick("operation-count", shared)
-    names = [path.name for path in (shared / "searches").iterdir() if path.name.startswith("cifar10-4000-L10-K2-0-")]
+    quick("cifar10", tmp_path)
+    quick("sub-policies", tmp_path)
+    quick("operation-count", tmp_path)
+    names = [path.name for path in (tmp_path / "searches").iterdir() if path.name.startswith("cifar10-4000-L10-K2-0-")]
     assert len(names) == 1
 
 

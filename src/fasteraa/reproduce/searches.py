@@ -26,7 +26,7 @@ from fasteraa.selection.result import Result
 
 COST = "cost.json"  # in the folder of a search with a budget: what it took
 _ROOM = 1.15  # times its budget: starting, and writing the result
-_QUICK_TRAININGS = 14  # of which half are enough for every method
+_QUICK_TRAININGS = 16  # half of them are enough for every method: pba wants eight
 GRADIENT_ONLY = ("faster-aa",)  # the paper's search; no policy is trained with
 
 
