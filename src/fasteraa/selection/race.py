@@ -76,7 +76,7 @@ def race(
         images=sum(len(part) for part in (task.folds[0].train, task.folds[0].held_out)),
         all_images=len(task.data),
         rounds=schedule.rounds,
-        counted=budget.trainings is not None,
+        counted=budget.trainings or 0,
         informative=_informative(task, schedule, runner, spent) if budget.trainings is None else None,
     )
 

@@ -53,7 +53,7 @@ class RaceResult:
     images: int = 0  # that took part
     all_images: int = 0  # that there were
     rounds: tuple[Round, ...] = ()
-    counted: bool = False  # its budget was a number of trainings
+    counted: int = 0  # the trainings of its budget; 0 where that was a time
     metric: str = "error"  # of selection.config.METRICS
     informative: tuple[int, float] | None = None  # the shortest informative epochs, and the seconds of a race of those
 
@@ -158,7 +158,7 @@ class RaceResult:
         if factor > _HOPELESS or factor <= 1:
             return ""
         if self.counted:
-            count = math.ceil(factor * sum(each.trainings for each in self.rounds))
+            count = math.ceil(factor * self.counted)
             return f": about {count} trainings would tell (--race-trainings {count})"
         minutes = max(2, math.ceil(factor * self.seconds / 60))
         return f": a race of about {minutes} minutes would tell (--race-minutes {minutes})"
