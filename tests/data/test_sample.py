@@ -34,3 +34,8 @@ FINGERPRINT = "636d0690"
 
 def test_the_licence_travels_with_the_sample():
     assert "Zalando SE" in SAMPLE_FILE.with_name("SAMPLE_LICENSE.txt").read_text()
+
+
+def test_printed_it_is_one_line_without_pixels():
+    images = load(None, subset=20, size=(12, 16))
+    assert repr(images) == "<ImageSet 'sample': 20 images of 10 classes at 16x12>"

@@ -41,6 +41,11 @@ class ImageSet:
         if self.masks is not None:
             _check_masks(self.masks, self.images, self.classes)
 
+    def __repr__(self) -> str:
+        """In one line: a result that is printed must not fill the screen with pixels."""
+        height, width = self.size
+        return f"<ImageSet {self.name!r}: {len(self)} images of {len(self.classes)} classes at {width}x{height}>"
+
     @classmethod
     def of(
         cls,
