@@ -256,6 +256,37 @@ def predicted_elsewhere(line: Line, level: bool) -> np.ndarray:
     return values
 
 
+def jackknife(line: Line) -> np.ndarray:
+    """Covariance of level and weights, in the units of `ridge` on all of the line: how much they depend on the sets."""
+    names = sorted(set(line.sets))
+    _, means, scales, _ = ridge(line.x, line.y, True)
+    fits = []
+    for name in names:
+        rest = line.sets != name
+        level, own_means, own_scales, weights = ridge(line.x[rest], line.y[rest], True)
+        slopes = weights / own_scales
+        fits.append([level + (means - own_means) @ slopes, *slopes * scales])
+    away = np.array(fits) - np.mean(fits, 0)
+    return (len(names) - 1) / len(names) * away.T @ away
+
+
+def parameter_variance(line: Line, x: np.ndarray) -> np.ndarray:
+    """Of predictions at these features, by how much the fit depends on the sets: it grows away from what was seen."""
+    _, means, scales, _ = ridge(line.x, line.y, True)
+    z = np.hstack([np.ones((len(x), 1)), (x - means) / scales])
+    return np.einsum("ij,jk,ik->i", z, jackknife(line), z)
+
+
+def spread_parts(line: Line, residuals: np.ndarray) -> tuple[float, float]:
+    """A variance that is always there, and how often that of the parameters counts: least squares on other sets."""
+    variances = np.zeros(len(line.y))
+    for name in set(line.sets):
+        rest, mine = line.sets != name, line.sets == name
+        variances[mine] = parameter_variance(Line(line.x[rest], line.y[rest], line.sets[rest]), line.x[mine])
+    slope, floor = np.polyfit(variances, residuals**2, 1)
+    return max(float(floor), 1e-4), max(float(slope), 1.0)
+
+
 def _report(name: str, truth: np.ndarray, values: np.ndarray) -> str:
     rmse = float(np.sqrt(np.mean((truth - values) ** 2)))
     return f"| {name} | {rmse:.3f} | {np.mean((values < 0) == (truth < 0)):.0%} |"
@@ -285,12 +316,14 @@ def fit(file: Path) -> None:
     effect, longer = effect_rows(content), longer_rows(content)
     elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
     level, means, scales, weights = ridge(effect.x, effect.y, True)
+    floor, factor = spread_parts(effect, effect.y - elsewhere)
     *_, carried = ridge(longer.x, longer.y, False)
     prior = {
         "about": {**content["about"], "rows": len(effect.y), **_sets(effect=effect, longer=longer)},
         "effect": {
             "level": round(float(level), 5), "means": _rounded(means), "scales": _rounded(scales),
-            "weights": _rounded(weights), "spread": round(float(np.sqrt(np.mean((effect.y - elsewhere) ** 2))), 4),
+            "weights": _rounded(weights), "spread": round(math.sqrt(floor), 4),
+            "covariance": [_rounded(row, 7) for row in factor * jackknife(effect)],
         },
         "longer": {
             "difference": round(float(carried[0]), 4), "unlearned": round(float(carried[1]), 4),
@@ -314,8 +347,8 @@ def _sets(**lines: Line) -> dict[str, list[str]]:
     return {f"sets of {name}": sorted(set(map(str, line.sets))) for name, line in lines.items()}
 
 
-def _rounded(values: np.ndarray) -> list[float]:
-    return [round(float(value), 5) for value in values]
+def _rounded(values: np.ndarray, digits: int = 5) -> list[float]:
+    return [round(float(value), digits) for value in values]
 
 
 def main() -> None:

@@ -4,11 +4,13 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.named import named
 from fasteraa.selection.prior import (
     Traits,
+    is_guessing,
     longer_difference,
     longer_spread,
     operations_per_image,
@@ -53,7 +55,24 @@ def test_who_knows_its_images_by_heart_gains_and_who_still_learns_loses():
     assert finished.effect < learning.effect
     assert finished.effect < 0
     assert predict(traits(error=75.0, loss=2.5, train_loss=0.5)).effect > 0.1
-    assert 0.05 < learning.spread < 0.2
+    assert 0.03 < learning.spread < 0.2
+
+
+def test_the_further_from_what_was_measured_elsewhere_the_less_is_predicted():
+    usual, odd = traits(train_loss=0.07), traits("uniform-x3", error=95.0, loss=9.0, train_loss=0.9)
+    assert predict(odd).spread > 1.5 * predict(usual).spread
+
+
+def test_a_network_that_guesses_predicts_nothing(tmp_path):
+    labels = torch.tensor([0] * 60 + [1] * 40)
+    assert is_guessing(41.0, labels)
+    assert is_guessing(31.0, labels)  # within two standard errors of 40 %
+    assert not is_guessing(30.0, labels)
+    runner, images = LocalRunner(cache_in(tmp_path), device="cpu", jobs=1), brightness_classes(60)
+    blind = replace(images, images=torch.full_like(images.images, 7))
+    ordered = with_prior(CANDIDATES, task_of(blind, replace(RECIPE, epochs=1)), runner, seed=0, epochs=1)
+    assert [each.label for each in ordered] == ["none", "inverted", "mild"]
+    assert all(each.expected is None for each in ordered)
 
 
 def test_longer_trainings_learn_what_is_hard():

@@ -17,6 +17,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fasteraa.methods import Candidate, Expected
 from fasteraa.methods.task import Task
 from fasteraa.policy.policy import Policy
@@ -26,6 +28,8 @@ from fasteraa.train.metrics import Measured
 from fasteraa.train.runner import Runner, run_jobs
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fasteraa.train.affinity import CleanNetwork
 
 _LEAST_LOSS = 1e-3
@@ -74,11 +78,15 @@ def _lines() -> dict[str, Any]:
 
 
 def predict(traits: Traits) -> Expected:
-    """The effect of training with the policy, and how far such predictions are off on other sets."""
+    """The effect of training with the policy, and how far such predictions are off on other sets.
+
+    The further these measurements are from those that the line was fitted to, the less is known.
+    """
     line = _lines()["effect"]
-    pairs = zip(traits.features, line["means"], line["scales"], line["weights"], strict=True)
-    effect = line["level"] + sum(weight * (value - mean) / scale for value, mean, scale, weight in pairs)
-    return Expected(effect, line["spread"])
+    columns = zip(traits.features, line["means"], line["scales"], strict=True)
+    z = np.array([1.0, *((value - mean) / scale for value, mean, scale in columns)])
+    effect = z @ np.array([line["level"], *line["weights"]])
+    return Expected(float(effect), math.sqrt(line["spread"] ** 2 + float(z @ np.array(line["covariance"]) @ z)))
 
 
 # --- longer trainings ------------------------------------------------------------------------------------------------
@@ -108,8 +116,9 @@ def _quadruplings(length: float) -> float:
 def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed: int, epochs: int) -> list[Candidate]:
     """In the order in which a small budget keeps them: `none`, then the best by what is predicted on these images.
 
-    The one training that it needs, of `none` on the first fold, is the first of the race. Of fine-tuning, where the
-    lines were not fitted, nothing is predicted, and candidates stay in their order.
+    The one training that it needs, of `none` on the first fold, is the first of the race. Nothing is predicted, and
+    candidates stay in their order, of fine-tuning, for which the lines were not fitted, and where that training does no
+    better than guessing: such a network cannot see what a policy does to an image.
     """
     first = [each for each in candidates if each.label == "none"]
     others = [each for each in candidates if each.label != "none"]
@@ -123,8 +132,16 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
     from fasteraa.train.affinity import load_clean  # it brings trainings along: seconds
 
     clean = load_clean(network, job, find_device(task.device))
+    if is_guessing(clean.plain.error, job.split.held_out.labels):
+        return [*first, *others]
     predicted = [_predicted(each, clean, job, outcome) for each in others]
     return [*first, *sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)]
+
+
+def is_guessing(error: float, labels: Tensor) -> bool:
+    """An error in % that naming the commonest class of these images has too, within two standard errors."""
+    wrong = 1 - float(labels.bincount().max()) / len(labels)
+    return error / 100 > wrong - 2 * math.sqrt(wrong * (1 - wrong) / len(labels))
 
 
 def _predicted(candidate: Candidate, clean: CleanNetwork, job: TrainJob, outcome: Outcome) -> Candidate:
