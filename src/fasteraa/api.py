@@ -25,7 +25,7 @@ from fasteraa.comparison.tune import tuned
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
-from fasteraa.data.large import HELD, telling
+from fasteraa.data.large import HELD, reporting
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.data.load import as_size, check_window, load_validation
 from fasteraa.data.source import canonical_split
@@ -109,7 +109,7 @@ def search(
             check_beside(source, folder.path)
             _open(folder, config, chosen_methods, resume)
             stack.enter_context(exclusive(folder.path))
-        with telling(progress.say):
+        with reporting(progress.say):
             data = _load(source, config, settings, device, data_root)
         ranks.check_alike(_facts(config, settings, chosen_methods, data))
         if settings is not None and settings.network is not None and config.size is None and data.masks is None:
@@ -375,7 +375,7 @@ def compare(
         "train": train,
     }
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
-    with telling(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
+    with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
         for warning in setup.split.warnings:
             say(warning)
         if tune_lr:
@@ -477,7 +477,7 @@ def apply(
         window=check_window(window),
         device=str(find_device(device)),
     )
-    with telling(say):
+    with reporting(say):
         name, listing = list_images(job)
         images = LazyImageSet.of(listing, name, _PROBED, look=job.look)
     about = {"name": name, "images": len(images), "fingerprint": images.fingerprint}

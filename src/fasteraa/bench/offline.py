@@ -131,7 +131,7 @@ def _one_alone(size: int, device: str, seconds: float) -> tuple[int, float, floa
 @contextmanager
 def _peak_of_workers() -> Iterator[list[int]]:
     """KiB of memory at its highest, of every process begun in it; empty where the system does not tell."""
-    found: dict[int, int] = {}
+    peak_of: dict[int, int] = {}
     peaks: list[int] = []
     ended = threading.Event()
 
@@ -139,7 +139,7 @@ def _peak_of_workers() -> Iterator[list[int]]:
         while not ended.wait(_LOOK_S):
             for process in multiprocessing.active_children():
                 if process.pid is not None and (peak := _peak(process.pid)):
-                    found[process.pid] = peak
+                    peak_of[process.pid] = peak
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -148,7 +148,7 @@ def _peak_of_workers() -> Iterator[list[int]]:
     finally:
         ended.set()
         thread.join()
-        peaks.extend(found.values())
+        peaks.extend(peak_of.values())
 
 
 def _peak(process: int) -> int | None:

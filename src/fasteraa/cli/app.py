@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from fasteraa._version import __version__
 from fasteraa.cli.echo import echo
-from fasteraa.cli.errors import refuse_idle
+from fasteraa.cli.errors import refuse_unused
 from fasteraa.cli.export import TARGET_NAMES, export_command
 from fasteraa.cli.options import (
     Address,
@@ -91,8 +91,8 @@ app.add_typer(bench_app, name="bench")
 app.command("export")(export_command)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         echo(__version__)
         raise typer.Exit
 
@@ -178,7 +178,7 @@ def search_command(
     from fasteraa.cli.search import check_command, effective, run_search
 
     if race is False:
-        refuse_idle(context, (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address"), "with --no-race")
+        refuse_unused(context, (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address"), "with --no-race")
     file = config or _own_settings(out, resume)
     asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()), methods)
     check_command(asked, file, out, resume, "search")
@@ -374,8 +374,8 @@ def import_policy(
     """Turn a policy of another system into a policy file."""
     from fasteraa.policy.importers import import_file
 
-    for path, found in import_file(file, out, epoch):
-        echo(f"{path}: {found.describe().splitlines()[0]}")
+    for path, policy in import_file(file, out, epoch):
+        echo(f"{path}: {policy.describe().splitlines()[0]}")
 
 
 @bench_app.command("apply")

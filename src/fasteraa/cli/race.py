@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from fasteraa.cli.echo import echo
-from fasteraa.cli.errors import refuse_idle
+from fasteraa.cli.errors import refuse_unused
 from fasteraa.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ def command_after(context: typer.Context) -> tuple[str, ...] | None:
     """The words after `--`, None where there is none. Flags for the other kind of race are refused."""
     words: tuple[str, ...] | None = context.meta.get(_WORDS)
     if words is None:
-        refuse_idle(context, _OF_COMMANDS, "without a command after --")
+        refuse_unused(context, _OF_COMMANDS, "without a command after --")
         return None
     if context.params.get("source") is not None:
         raise ConfigError(f"a command (after --) reads its own images, got {context.params['source']!r}, too")
     idle = [name for name in context.params if name not in (*_OF_COMMANDS, *_OF_BOTH)]
-    refuse_idle(context, idle, "on a command: give it to the command itself")
+    refuse_unused(context, idle, "on a command: give it to the command itself")
     return words
 
 

@@ -31,6 +31,6 @@ def tuned(runner: Runner, split: Split, recipe: TrainRecipe, say: Say, seed: int
     if not sound:
         raise RunError("no learning rate of the grid worked: every training diverged; give a smaller one (--lr)")
     _, best = min(sound, key=lambda pair: pair[0])
-    told = ", ".join(f"{each.learning_rate:.3g} (loss {value:.3f})" for value, each in sound)
-    say(f"learning rate {best.learning_rate:.3g}, of {told}, on {len(held_out)} held-out training images")
+    losses = ", ".join(f"{each.learning_rate:.3g} (loss {value:.3f})" for value, each in sound)
+    say(f"learning rate {best.learning_rate:.3g}, of {losses}, on {len(held_out)} held-out training images")
     return best

@@ -231,9 +231,9 @@ def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
 
     Policies that somebody brought may have been found on other images.
     """
-    told = next((each.details["origin"] for each in candidates if "origin" in each.details), None)
-    if told is not None:
-        return dict(told)
+    origin = next((each.details["origin"] for each in candidates if "origin" in each.details), None)
+    if origin is not None:
+        return dict(origin)
     about, device = task.data.about(), device_name(task.device)
     return {"method": "race", "data": about, "config": task.config.plain(), "finished": True, "device": device}
 

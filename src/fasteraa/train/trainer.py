@@ -54,7 +54,7 @@ Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
 Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
 
 
-def told_to_stop() -> bool:
+def stop_requested() -> bool:
     """At once; replaced in a process that something else than a signal may end."""
     return False
 
@@ -104,10 +104,10 @@ def train(
 ) -> Trained:
     """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run resumes there."""
     job = TrainingRun(policy, recipe, seed, checkpoint)
-    (found,) = train_together(data, held_out, [job], device=device, tell=tell, until=until)
-    if isinstance(found, Diverged):
-        raise RunError(f"{found.why}: lower learning_rate")
-    return found
+    (trained,) = train_together(data, held_out, [job], device=device, tell=tell, until=until)
+    if isinstance(trained, Diverged):
+        raise RunError(f"{trained.why}: lower learning_rate")
+    return trained
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,11 @@ def train_together(
         group.go([job.checkpoint for job in jobs], tell, until)
         group.leave_states()
         pairs = zip(group.members, origins, strict=True)
-        found = [_outcome(group, training, held_out, provenance) for training, provenance in pairs]
+        outcomes = [_outcome(group, training, held_out, provenance) for training, provenance in pairs]
     for job in jobs:
         if job.checkpoint is not None:
             job.checkpoint.unlink(missing_ok=True)
-    return found
+    return outcomes
 
 
 def _outcome(group: Group, training: Training, held_out: Images, provenance: dict[str, Any]) -> Trained | Diverged:
@@ -229,7 +229,7 @@ class Group:
         self.capture()
         save_next = time.monotonic() + _FIRST_SAVE_S
         with defer_signals() as caught:
-            self.stop = lambda: bool(caught) or told_to_stop()
+            self.stop = lambda: bool(caught) or stop_requested()
             while self.epoch < self.last and any(member.diverged is None for member in self.members):
                 self.began = began = time.monotonic()
                 try:
@@ -242,7 +242,7 @@ class Group:
                 if tell is not None:
                     tell(self.epoch, self.last, self.members[0].loss)
                 unfinished = self.epoch < self.last
-                late = unfinished and ((until is not None and time.time() > until()) or told_to_stop())
+                late = unfinished and ((until is not None and time.time() > until()) or stop_requested())
                 if (time.monotonic() > save_next and unfinished) or late or caught:
                     save_next = self._save(checkpoints)
                 if caught:
@@ -578,8 +578,8 @@ def _is_half(precision: str, device: torch.device) -> bool:
 
 def _cpu_has_bfloat16() -> bool:
     """Whether it calculates in them; one that converts back and forth is slower than with float32."""
-    told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(told.get("avx512_bf16") or told.get("amx_bf16"))
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def _provenance(

@@ -270,8 +270,8 @@ def _part(cache: RunCache, job: TrainJob) -> TrainingPart | None:
 def _record(job: TrainJob, trained: Trained | Diverged) -> dict[str, Any]:
     about = {"label": job.label, **({} if job.epochs is None else {"epochs": list(job.epochs), "after": job.after})}
     if isinstance(trained, Diverged):
-        known = {"diverged": trained.why, "seconds": round(trained.seconds, 2), "together": trained.together}
-        return {**about, **known, **trained.provenance}
+        facts = {"diverged": trained.why, "seconds": round(trained.seconds, 2), "together": trained.together}
+        return {**about, **facts, **trained.provenance}
     return {
         **about,
         "error": trained.error,
