@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -107,7 +108,8 @@ def smoke(ranks: int = 1, out: Path | None = None, seconds: float = 60.0, device
             for what, words in _commands().items()
             for how, launcher in (("alone", []), ("shared", torchrun))
         }
-        stages |= {name: run.wait(began + seconds) for name, run in runs.items()}
+        with ThreadPoolExecutor(len(runs)) as pool:
+            stages |= zip(runs, pool.map(lambda run: run.wait(began + seconds), runs.values()), strict=True)
         row = {"bench": "torchrun smoke", "ranks": ranks, "machine": describe_machine(), "network": network}
         return {**row, "seconds": stages, "passed": None not in stages.values(), **_compared(folder)}
 
@@ -118,7 +120,16 @@ def _commands() -> dict[str, list[str]]:
     search = ["search", "--no-race", "--subset", "256", *short]
     return {
         **{f"{step}-step": [*search, "--set", f"fast={fast}"] for step, fast in (("fast", "true"), ("plain", "false"))},
-        "training": ["evaluate", "--network", "small", "--policy", "trivialaugment-wide", *short],
+        "training": [
+            "evaluate",
+            "--network",
+            "small",
+            "--policy",
+            "trivialaugment-wide",
+            *short,
+            "--set",
+            "precision=float32",
+        ],
     }
 
 
