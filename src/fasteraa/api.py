@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -45,7 +45,7 @@ from fasteraa.runtime.lock import exclusive
 from fasteraa.runtime.packages import check_torchvision
 from fasteraa.runtime.processes import core_count
 from fasteraa.runtime.progress import Lines, Progress, Silent
-from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, rank_device
+from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, own_rank, rank_device
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
 from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, write_settings
@@ -55,6 +55,7 @@ from fasteraa.selection.score_race import ScoreResult, race_scores
 from fasteraa.train.command import Command, main_module_key, visible_gpus
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
 from fasteraa.train.runner import Engine, Say, run_jobs
+from fasteraa.train.runner.shared import tell_end, train_along
 
 if TYPE_CHECKING:
     from fasteraa.offline.run import Applied
@@ -237,8 +238,7 @@ def _ranks(
         )
     with open_ranks(find_device(device)) as ranks:
         if ranks.joined:
-            how = "gloo, on CPUs" if device == "cpu" else "nccl, a GPU each"
-            progress.say(f"{ranks.size} rank{'s' * (ranks.size > 1)} ({how}) share every batch of the gradient search")
+            progress.say(f"{ranks.words()} share every batch of the gradient search")
         yield ranks
 
 
@@ -358,10 +358,12 @@ def compare(
     `metric` is what the table holds: error, balanced-error (every class counts alike) or loss. With `validation` (a
     split or a folder) errors are measured on those images, with `group_by` no group of images is split.
     Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
-    Lines of progress are printed unless `progress` takes them.
+    Lines of progress are printed unless `progress` takes them. Under torchrun all ranks share every training; the
+    first alone writes.
     """
     check_torchvision()
-    until, folder, say = end_of(minutes), Path(out), (progress or Lines()).say
+    progress = progress or (Lines() if own_rank() == 0 else Silent())
+    until, folder, say = end_of(minutes), Path(out), progress.say
     if seeds < 1:
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
     if metric not in METRICS:
@@ -376,6 +378,10 @@ def compare(
     }
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
     with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
+        if not setup.ranks.is_first:
+            return cast(Comparison, train_along(setup.ranks, setup.split, setup.device))
+        if setup.ranks.joined:
+            say(f"{setup.ranks.words()} share every batch of each training")
         for warning in setup.split.warnings:
             say(warning)
         if tune_lr:
@@ -384,6 +390,7 @@ def compare(
             comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:
                 _measured_per_op(setup, contenders, folder, until, say)
+        tell_end(setup.ranks, comparison)
     return comparison
 
 

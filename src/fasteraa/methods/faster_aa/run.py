@@ -20,7 +20,7 @@ from fasteraa.data.batches import Normalise
 from fasteraa.data.requirements import check_enough
 from fasteraa.errors import ConfigError, DataError, FasterAAError, RunError, Stopped
 from fasteraa.methods.config import SearchConfig, check_same, make_config, resolve_defaults
-from fasteraa.methods.faster_aa.fast_step import load_optimiser, make_step
+from fasteraa.methods.faster_aa.fast_step import CapturedStep, load_optimiser, make_step
 from fasteraa.methods.faster_aa.files import GradientFiles
 from fasteraa.methods.faster_aa.step import METRICS, soft_policy
 from fasteraa.nets import Backbone, Critic, PixelCritic, build, choose_network, frozen_statistics, make_primitive
@@ -230,6 +230,8 @@ class Run:
                         self._end_epoch()
         finally:
             self.progress.stop()
+            if isinstance(self.step, CapturedStep):
+                self.step.release()
         return self._end(caught[0] if caught else signal.Signals(stop) if stop > _TIME_IS_UP else None)
 
     def _stop(self, caught: list[signal.Signals], end: float) -> int:

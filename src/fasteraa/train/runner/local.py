@@ -15,6 +15,7 @@ import torch
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.errors import OutOfTime, RunError
 from fasteraa.runtime.device import find_devices
+from fasteraa.runtime.ranks import ALONE, Ranks
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.processes import Workers
 from fasteraa.train.run_cache import RunCache
@@ -242,12 +243,32 @@ def train_group(
     until: Until | None = None,
 ) -> list[Outcome]:
     """Train jobs on the same images side by side on a device, and keep their records."""
+    check_time(until)
+    return train_now(cache, jobs, device, compile, command, until)
+
+
+def check_time(until: Until | None) -> None:
+    """Is there any left?"""
     if until is not None and time.time() > until():
         raise OutOfTime("time was up before the run began")
+
+
+def train_now(
+    cache: RunCache,
+    jobs: Sequence[TrainJob],
+    device: str,
+    compile: bool | None,
+    command: str | None,
+    until: Until | None,
+    ranks: Ranks = ALONE,
+) -> list[Outcome]:
+    """Begin, whatever the time: other ranks are beginning, too."""
     split = jobs[0].split
     runs = [TrainingRun(job.policy, job.recipe, job.seed, cache.checkpoint(job), _part(cache, job)) for job in jobs]
     try:
-        trained = train_together(split.train, split.held_out, runs, device=device, fuse=compile, until=until)
+        trained = train_together(
+            split.train, split.held_out, runs, device=device, fuse=compile, until=until, ranks=ranks
+        )
     except OutOfTime:
         raise
     except RunError as error:
