@@ -50,6 +50,7 @@ from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
 from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, write_settings
 from fasteraa.selection.pipeline import propose_and_race
+from fasteraa.selection.prior import read_prior
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult, race_scores
 from fasteraa.train.command import Command, main_module_key, visible_gpus
@@ -261,6 +262,7 @@ def _check_names(config: SearchConfig, race: RaceConfig | None, device: str, met
     find_device(device)
     if race is not None:
         check_torchvision()
+        read_prior(race.prior)
     for method in methods:
         method.check(config)
     if race is not None and race.network is not None:

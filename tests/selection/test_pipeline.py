@@ -4,6 +4,7 @@ import json
 import math
 import time
 from contextlib import nullcontext
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -455,8 +456,9 @@ def test_a_race_that_was_stopped_is_not_run_again_with_more_time(scripted, tmp_p
         {"race": RaceConfig(minutes=5, train={"weight_decay": 0.1})},
         {"race": RaceConfig(trainings=12)},
         {"methods": [Proposes(*TWO, name="another")]},
+        {"race": RaceConfig(minutes=5, prior=str(files("fasteraa.selection") / "prior.json"))},
     ],
-    ids=["data", "seed", "ops", "epochs", "train", "trainings", "methods"],
+    ids=["data", "seed", "ops", "epochs", "train", "trainings", "methods", "prior"],
 )
 def test_another_race_has_another_schedule(scripted, tmp_path, other):
     run([Proposes(*TWO)], folder=tmp_path)

@@ -55,6 +55,9 @@ class RaceConfig(Settings):
     group_by: str = setting(
         "", "Images of one group are held out together: a column of a manifest, or a pattern on file names."
     )
+    prior: str = setting(
+        "", "A file that tools/prior.py fitted: the race predicts with its lines, not with those of the package."
+    )
     train: Mapping[str, Any] = field(default_factory=dict, metadata={"about": "Other settings of the training."})
 
     @property

@@ -23,6 +23,7 @@ from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.selection.config import RaceConfig, probing, race_recipe
 from fasteraa.selection.folds import folded, judged_by_validation, raceable
+from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.result import RaceResult, Result, chosen_policy
 from fasteraa.train.job import TrainJob
@@ -58,7 +59,7 @@ def propose_and_race(
         methods = methods[:1]
     else:
         recipe = race_recipe(task.data, task.device, task.config, race)
-        task = replace(task, recipe=recipe, metric=race.metric)
+        task = replace(task, recipe=recipe, metric=race.metric, prior=race.prior)
     quiet = replace(task, until=end if race is None else _gradient_end(end))
     if not task.ranks.is_first:
         methods, race = [method for method in methods if method.name == FasterAA.name], None
@@ -193,6 +194,7 @@ def _identity(task: Task, methods: Sequence[Method], race: RaceConfig) -> str:
     parts = [task.data.fingerprint, names, task.config.ops, task.recipe.key, task.seed, race.trainings, FOLDS]
     parts += [race.metric] if race.metric != "error" else []
     parts += ["validation", task.validation.fingerprint] if task.validation is not None else []
+    parts += ["prior", json.dumps(read_prior(race.prior), sort_keys=True)] if race.prior else []
     parts += ["groups", task.data.groups.tolist()] if task.data.groups is not None else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
