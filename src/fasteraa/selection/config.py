@@ -40,6 +40,9 @@ class RaceConfig(Settings):
     pretrained: bool = setting(False, "Fine-tune timm's own weights of the network (--network timm:NAME).")
     weights: str = setting("", "Fine-tune the weights in this file (.safetensors, or a state dict of torch.save).")
     epochs: int | None = setting(None, "How long a training is at most: as long as yours will be.", least=1)
+    tune: bool = setting(
+        False, "Take learning rate and weight decay from a small grid first, measured without a policy."
+    )
     judge: str = setting(
         "auto",
         "What trains, where weights are given: training (all of the network), probe (a head on features of augmented "
