@@ -2,9 +2,9 @@
 
     python tools/decision.py results/adapt/measured.json
 
-Races are replayed: on one or two folds of a set every policy was trained once, the prior is fitted to the other sets, and
-`selection.ranking` decides. The truth is the loss on the folds that the race did not see, in trainings of the same length
-or of four times the length. Each set is judged by lines that it had no part in.
+Races are replayed: on one or two folds of a set every policy was trained once, the prior is fitted to the other sets,
+and `selection.ranking` decides. The truth is the loss on the folds that the race did not see, in trainings of the same
+length or of four times the length. Each set is judged by lines that it had no part in.
 """
 
 from __future__ import annotations
@@ -127,7 +127,15 @@ def chosen_at(replay: Replay, level: float) -> str:
 
 
 def decisions(some: Sequence[Replay]) -> Iterator[str]:
-    yield "| chosen if better with a probability of | something is chosen | worse | clearly worse | change of the loss | if it helps |"
+    columns = (
+        "probability asked for",
+        "something is chosen",
+        "worse",
+        "clearly worse",
+        "change of the loss",
+        "of those",
+    )
+    yield f"| {' | '.join(columns)} |"
     yield "|---" * 6 + "|"
     for level in LEVELS:
         values, worse, clearly = [], 0, 0
