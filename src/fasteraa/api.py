@@ -21,7 +21,6 @@ from fasteraa.comparison.contenders import Contender, jobs_of, parse_contenders
 from fasteraa.comparison.evaluation import Evaluation, run_evaluation
 from fasteraa.comparison.setup import Setup, check_network_builds, set_up
 from fasteraa.comparison.table import Comparison, tabulate
-from fasteraa.comparison.tune import tuned
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
@@ -50,12 +49,14 @@ from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
 from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, write_settings
 from fasteraa.selection.pipeline import propose_and_race
+from fasteraa.selection.prior import read_prior
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult, race_scores
 from fasteraa.train.command import Command, main_module_key, visible_gpus
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
 from fasteraa.train.runner import Engine, Say, run_jobs
 from fasteraa.train.runner.shared import tell_end, train_along
+from fasteraa.train.tune import tuned
 
 if TYPE_CHECKING:
     from fasteraa.offline.run import Applied
@@ -261,6 +262,7 @@ def _check_names(config: SearchConfig, race: RaceConfig | None, device: str, met
     find_device(device)
     if race is not None:
         check_torchvision()
+        read_prior(race.prior)
     for method in methods:
         method.check(config)
     if race is not None and race.network is not None:
@@ -341,6 +343,7 @@ def compare(
     device: str = "auto",
     minutes: float | None = None,
     per_op: bool = False,
+    tune: bool = False,
     tune_lr: bool = False,
     metric: str = "error",
     engine: str = "local",
@@ -354,7 +357,8 @@ def compare(
 
     `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
     labels. `network` is for where there is no `recipe`, with `pretrained` (timm's own) or `weights` (a file) it is
-    fine-tuned; `train` changes settings of the recipe, `tune_lr` takes the best learning rate of three for all.
+    fine-tuned; `train` changes settings of the recipe, `tune` takes the best learning rate and weight decay of a
+    small grid for all, `tune_lr` the best learning rate alone.
     `metric` is what the table holds: error, balanced-error (every class counts alike) or loss. With `validation` (a
     split or a folder) errors are measured on those images, with `group_by` no group of images is split.
     Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
@@ -384,8 +388,9 @@ def compare(
             say(f"{setup.ranks.words()} share every batch of each training")
         for warning in setup.split.warnings:
             say(warning)
-        if tune_lr:
-            setup = replace(setup, recipe=tuned(setup.runner, setup.split, setup.recipe, say))
+        if tune or tune_lr:
+            best = tuned(setup.runner, setup.split, setup.recipe, say, rates_only=not tune)
+            setup = replace(setup, recipe=best)
         with exclusive(folder):
             comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:

@@ -4,6 +4,7 @@ import json
 import math
 import time
 from contextlib import nullcontext
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -187,6 +188,24 @@ def test_nothing_is_compiled_and_as_many_trainings_go_side_by_side_as_asked_for(
     assert [runner.settings for runner in scripted.made] == [
         {"device": "cpu", "jobs": jobs, "compile": False} for jobs in (3, None)
     ]
+
+
+def test_a_race_may_tune_its_training_first(scripted, tmp_path):
+    """Without a policy, on the images of the race; every training after it has that rate and decay."""
+
+    def script(job):
+        recipe = job.recipe
+        loss = 1 + abs(recipe.learning_rate - 0.3) + 10 * abs(recipe.weight_decay - 5e-3)
+        return {"error": 20.0, "held_out_loss": loss, "train_loss": 0.1}
+
+    scripted.script, race = script, RaceConfig(minutes=5, tune=True)
+    result = run([Proposes(*TWO)], race=race, folder=tmp_path)
+    assert (result.race.recipe.learning_rate, result.race.recipe.weight_decay) == (pytest.approx(0.3), 5e-3)
+    tuning = [job for job in scripted.made[0].trained if job.label == "none, tuned"]
+    assert {(job.policy.hash, job.split.name) for job in tuning} == {(named("none").hash, "fold 1")}
+    assert len(tuning) == 6
+    raced = [job for job in scripted.made[0].trained if job.label != "none, tuned"]
+    assert {job.recipe.weight_decay for job in raced} == {5e-3}
 
 
 def test_who_says_how_long_the_training_will_be_has_it_raced_or_predicted(scripted):
@@ -455,8 +474,10 @@ def test_a_race_that_was_stopped_is_not_run_again_with_more_time(scripted, tmp_p
         {"race": RaceConfig(minutes=5, train={"weight_decay": 0.1})},
         {"race": RaceConfig(trainings=12)},
         {"methods": [Proposes(*TWO, name="another")]},
+        {"race": RaceConfig(minutes=5, tune=True)},
+        {"race": RaceConfig(minutes=5, prior=str(files("fasteraa.selection") / "prior.json"))},
     ],
-    ids=["data", "seed", "ops", "epochs", "train", "trainings", "methods"],
+    ids=["data", "seed", "ops", "epochs", "train", "trainings", "methods", "tune", "prior"],
 )
 def test_another_race_has_another_schedule(scripted, tmp_path, other):
     run([Proposes(*TWO)], folder=tmp_path)

@@ -81,6 +81,7 @@ Weights = Annotated[str | None, typer.Option(help=about_race("weights"), show_de
 Metric = Annotated[str | None, typer.Option(help=about_race("metric"), show_default="error")]
 Validation = Annotated[str | None, typer.Option(help=about_race("validation"), show_default=False)]
 GroupBy = Annotated[str | None, typer.Option(help=about_race("group_by"), show_default=False)]
+Tune = Annotated[bool | None, typer.Option("--tune", help=about_race("tune"), show_default=False)]
 Judge = Annotated[str | None, typer.Option(help=about_race("judge"), show_default="auto")]
 TrainEpochs = Annotated[int | None, typer.Option(help=about_race("epochs"))]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Trainings at once (default: 20 on each GPU, cores on a CPU).")]

@@ -17,12 +17,13 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RaceError
 from fasteraa.methods import Budget, Candidate, Method
 from fasteraa.methods.faster_aa import FasterAA
-from fasteraa.methods.task import FOLDS, Task
+from fasteraa.methods.task import FOLDS, LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.selection.config import RaceConfig, probing, race_recipe
 from fasteraa.selection.folds import folded, judged_by_validation, raceable
+from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.result import RaceResult, Result, chosen_policy
 from fasteraa.train.job import TrainJob
@@ -30,6 +31,7 @@ from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Engine, Runner, Say, make_runner
 from fasteraa.train.split import Split
+from fasteraa.train.tune import best_of, grid
 
 METHOD_SHARE = 0.5  # of the time of a race, for methods that train
 LEAST_SECONDS = 10.0  # of a race
@@ -58,7 +60,7 @@ def propose_and_race(
         methods = methods[:1]
     else:
         recipe = race_recipe(task.data, task.device, task.config, race)
-        task = replace(task, recipe=recipe, metric=race.metric)
+        task = replace(task, recipe=recipe, metric=race.metric, prior=race.prior)
     quiet = replace(task, until=end if race is None else _gradient_end(end))
     if not task.ranks.is_first:
         methods, race = [method for method in methods if method.name == FasterAA.name], None
@@ -125,6 +127,7 @@ def _judged(
             task = _affordable(task, data, runner, budget, settings)
             task = folded(task, data, runner, budget, bool(trains))
             runner.prepare(task.folds)
+            task = _tuned(task, runner, settings)
             spent = decisions.decide("setup", lambda: {"seconds": time.monotonic() - began})["seconds"]
             spent = budget.cost(spent, 0)
             proposed = dict(by_name)
@@ -139,6 +142,21 @@ def _judged(
         minutes = max(settings.minutes, decisions.get("setup").get("minutes", 0.0))  # what its race had
         decisions.note("setup", {"minutes": minutes, "over": True})
     return proposed, result
+
+
+def _tuned(task: Task, runner: Runner, race: RaceConfig) -> Task:
+    """With learning rate and weight decay that suit these images, where that was asked for; on the first fold."""
+    if not race.tune:
+        return task
+
+    def best() -> dict[str, Any]:
+        none, epochs = named("none"), math.ceil(LONG * task.informative_epochs())
+        tasks = [replace(task, recipe=each) for each in grid(task.recipe)]
+        jobs = [each.job("none, tuned", none, fold=0, seed=task.seed, epochs=epochs) for each in tasks]
+        recipe = best_of(runner, jobs, task.say)
+        return {"learning_rate": recipe.learning_rate, "weight_decay": recipe.weight_decay}
+
+    return replace(task, recipe=replace(task.recipe, **task.decisions.decide("tune", best)))
 
 
 def _affordable(task: Task, data: ImageSet, runner: Runner, budget: Budget, race: RaceConfig) -> Task:
@@ -193,6 +211,8 @@ def _identity(task: Task, methods: Sequence[Method], race: RaceConfig) -> str:
     parts = [task.data.fingerprint, names, task.config.ops, task.recipe.key, task.seed, race.trainings, FOLDS]
     parts += [race.metric] if race.metric != "error" else []
     parts += ["validation", task.validation.fingerprint] if task.validation is not None else []
+    parts += ["tune"] if race.tune else []
+    parts += ["prior", json.dumps(read_prior(race.prior), sort_keys=True)] if race.prior else []
     parts += ["groups", task.data.groups.tolist()] if task.data.groups is not None else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

@@ -145,7 +145,7 @@ def _trials(task: Task, candidates: Sequence[Candidate], schedule: Schedule) -> 
     length = 1.0 if task.recipe.fine_tunes else task.recipe.epochs / schedule.epochs
     by_error = task.metric == "balanced-error"
     chosen = [replace(by_label[label], expected=expected.get(label)) for label in schedule.candidates]
-    return [Trial(each, length=length, by_error=by_error) for each in chosen]
+    return [Trial(each, length=length, by_error=by_error, prior=task.prior) for each in chosen]
 
 
 def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger: _Ledger) -> list[Trial]:

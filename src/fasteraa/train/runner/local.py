@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ import torch
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.errors import OutOfTime, RunError
 from fasteraa.runtime.device import find_devices
+from fasteraa.runtime.processes import core_count
 from fasteraa.runtime.ranks import ALONE, Ranks
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.processes import Workers
@@ -79,7 +79,7 @@ class LocalRunner(CachingRunner):
 
     def prepare(self, splits: Sequence[Split]) -> None:
         """Start the processes, which takes seconds."""
-        jobs = self.jobs or os.cpu_count() or 1
+        jobs = self.jobs or core_count()
         if len(self.devices) > 1 or (self.device.type == "cpu" and jobs > 1):
             self._start_workers(splits, jobs).ready()
 
@@ -114,7 +114,7 @@ class LocalRunner(CachingRunner):
         if any(isinstance(job.split.train, LazyImageSet) for job in jobs):
             return 1  # reading the images keeps all cores busy
         on_cpu = self.device.type == "cpu"
-        by_default = (os.cpu_count() or 1) if on_cpu else min(side_by_side(jobs), free_places(self.device))
+        by_default = core_count() if on_cpu else min(side_by_side(jobs), free_places(self.device))
         share = len(jobs) if on_cpu else math.ceil(len(jobs) / len(self.devices))
         return min(self.jobs or by_default, max(share, 1))
 
@@ -124,7 +124,7 @@ class LocalRunner(CachingRunner):
             self._stop_workers()
             devices = [str(each) for each in self.devices]
             places = devices if len(devices) > 1 else devices * jobs
-            threads = max(1, (os.cpu_count() or 1) // len(places))
+            threads = max(1, core_count() // len(places))
             work = partial(_train_there, self.cache, self.compile, self.command)
             self._workers = Workers(work, splits, places, threads).__enter__()
         return self._workers
