@@ -26,10 +26,10 @@ import torch
 from torch import Generator
 
 from fasteraa.errors import ConfigError, RunError, reason
-from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds
-from fasteraa.methods.method import Budget
+from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds, lengths
+from fasteraa.methods.method import Budget, Published
 from fasteraa.methods.space import Code, Space, concatenated, space_of
-from fasteraa.methods.task import LONG, Task
+from fasteraa.methods.task import Task
 from fasteraa.methods.tpe import Suggester, ready, suggesters
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
@@ -56,6 +56,11 @@ class FastAASettings(Settings):
     """`about` of each field is its help."""
 
     trials: int = setting(200, "Policies that are tried on each fold, at most.", least=1)
+    epochs: int | None = setting(
+        None,
+        "Of each network's training (the paper: 200); None: what the budget pays for, as of every method.",
+        least=1,
+    )
     passes: int = setting(5, "An image is recognised if it is in one of so many augmented passes.", least=1)
     kept: int = setting(10, "The best so many policies of each fold are concatenated.", least=1)
 
@@ -70,6 +75,12 @@ class FastAA(BlackBox):
         if find_spec("optuna") is None:
             raise ConfigError("the method fast-aa needs Optuna: pip install 'fasteraa[fast-aa]'")
         self.settings = settings or FastAASettings()
+
+    @classmethod
+    def published(cls, source: str = "cifar10") -> Published:
+        """Its networks, which it trains with cutout."""
+        train = {"learning_rate": 0.1, "weight_decay": 2e-4, "batch_size": 128, "warmup": 5.0, "cutout": 16}
+        return Published({"epochs": 200}, {"network": "wrn-40-2", "epochs": 200, "train": train})
 
     @classmethod
     def reduced(cls) -> Self:
@@ -94,7 +105,7 @@ class FastAA(BlackBox):
 
     def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner) -> list[Tried]:
         """By trials with these networks, not by trainings."""
-        jobs, space, settings = self.jobs(task, planned), space_of(task.config), self.settings
+        jobs, space = self.jobs(task, planned), space_of(task.config)
         assert space is not None
         what = f"{len(jobs)} networks of {epochs_words(planned['epochs'])} of {task.recipe.network}"
         task.say(f"fast-aa: {what}, then up to {planned['trials']} trials with each")
@@ -102,7 +113,10 @@ class FastAA(BlackBox):
         with suggesters(space.names, space.sizes, len(jobs), apart) as tpe:  # they start while the networks train
             outcomes = run_jobs(runner, jobs)
             trained = [job for job in jobs if job.key in outcomes and not outcomes[job.key].failed]
-            folds = [self._trials_of(task, job, space, planned, runner, each) for job, each in zip(trained, tpe, strict=False)]
+            folds = [
+                self._trials_of(task, job, space, planned, runner, each)
+                for job, each in zip(trained, tpe, strict=False)
+            ]
             try_all(folds, task.say)
         return [Tried(space.decode(each.code), fold.name, each.error) for fold in folds for each in fold.trials]
 
@@ -134,8 +148,7 @@ def payable_trials(task: Task, budget: Budget, runner: Runner, settings: FastAAS
 
     Where trainings are counted, a trial counts as much as its forward passes.
     """
-    folds, least = len(task.folds), task.informative_epochs()
-    longest = min(task.recipe.epochs, int(LONG * least))
+    folds, (least, longest) = len(task.folds), lengths(task, settings.epochs)
     if budget.trainings is not None:
         of_training = _STEP_COST * longest * task.train_images / (settings.passes * len(task.folds[0].held_out))
         trials = min(settings.trials, math.floor(max(budget.trainings - folds, 0) * of_training / folds))

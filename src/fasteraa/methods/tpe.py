@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from fasteraa.errors import RunError
 from fasteraa.runtime.processes import end_with_parent, holding_interrupts, without_main
