@@ -72,6 +72,7 @@ def search(
     *,
     methods: str | Sequence[str | Method] = DEFAULT_METHODS,
     race: RaceConfig | bool = True,
+    training: RaceConfig | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     device: str = "auto",
@@ -87,7 +88,8 @@ def search(
 
     `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
     Dataset of (image, label) or (image, mask)); None is the embedded sample. Without a race (`race=False`, or images
-    with masks) the policy is that of the first method. With `out` everything is kept in that folder, and `resume`
+    with masks) the policy is that of the first method; `training` is then what that method trains, if it does, and what
+    this may cost. With `out` everything is kept in that folder, and `resume`
     continues a run found there. `minutes` limits everything together. With `RaceConfig(trainings=N)` the same seed and
     settings give the same policy on the same machine. Trainings use every GPU of the machine (`devices="0,1"`: these),
     or with `engine="ray"` the cluster at `address`. Under torchrun all ranks share the gradient search; the first races
@@ -95,11 +97,14 @@ def search(
     """
     config, progress = config or SearchConfig(), progress or Silent()
     settings = RaceConfig() if race is True else race or None
+    if settings is not None and training is not None:
+        raise ConfigError("training is for methods without a race (race=False): a race says itself what is trained")
+    judged = settings or training
     chosen_methods = make_methods(methods)
     end = end_of(minutes)
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
     asked, device = device, rank_device(first_device(device, devices))
-    _check_names(config, settings, device, chosen_methods)
+    _check_names(config, judged, device, chosen_methods)
     if out is not None and not str(out):
         raise ConfigError("out must name a folder, got ''")
     if resume and out is None:
@@ -112,11 +117,11 @@ def search(
             _open(folder, config, chosen_methods, resume)
             stack.enter_context(exclusive(folder.path))
         with reporting(progress.say):
-            data = _load(source, config, settings, device, data_root)
+            data = _load(source, config, judged, device, data_root)
         ranks.check_alike(_facts(config, settings, chosen_methods, data))
-        if settings is not None and settings.network is not None and config.size is None and data.masks is None:
+        if judged is not None and judged.network is not None and config.size is None and data.masks is None:
             side = min(data.size)  # what suits the images is known only now
-            check_network_builds(settings.network, side, settings.pretrained, settings.weights)
+            check_network_builds(judged.network, side, judged.pretrained, judged.weights)
         if settings is not None and settings.fine_tunes and config.critic.startswith("timm:"):
             progress.say(f"the critic {config.critic} begins with random weights: those given are for the race")
         validation = _validation(source, settings, data, data_root, config)
@@ -127,12 +132,12 @@ def search(
             data, config, device, folder=folder, resume=resume, progress=progress, ranks=ranks, validation=validation
         )
         if folder is not None:
-            write_settings(folder, config, settings, chosen_methods)
+            write_settings(folder, config, settings, chosen_methods, training)
             if not resume:
                 shown = None if asked == "auto" else asked
                 folder.keep_source(source, data_root=data_root, device=shown, minutes=minutes)
         with _says_how_to_continue(folder):
-            result = propose_and_race(task, chosen_methods, settings, end, trainer)
+            result = propose_and_race(task, chosen_methods, settings, end, trainer, training)
         if folder is not None:
             if result.race is None and (raced := raced_policy(folder)) is not None:
                 stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."

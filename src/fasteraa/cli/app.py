@@ -177,12 +177,12 @@ def search_command(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --tracker tensorboard.")] = False,
 ) -> None:
     """Find the policy to use for your images."""
-    from fasteraa.cli.search import check_command, effective, run_search
+    from fasteraa.cli.search import check_command, effective, run_search, trains_first
 
-    if race is False:
+    if race is False and not trains_first(methods):
         refuse_unused(context, (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address"), "with --no-race")
     file = config or _own_settings(out, resume)
-    asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()), methods)
+    asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()), methods, minutes)
     check_command(asked, file, out, resume, "search")
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
     where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}

@@ -30,7 +30,7 @@ from fasteraa.data import ImageSet
 from fasteraa.data.batches import Normalise, baseline
 from fasteraa.methods.black_box import plan, too_little
 from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.method import Budget, Candidate, Method, Published
 from fasteraa.methods.space import concatenated, operations_to_test
 from fasteraa.methods.task import LONG, Task
 from fasteraa.nets import Backbone, build, choose_network
@@ -80,6 +80,12 @@ class Dada(Method):
 
     def __init__(self, settings: DadaSettings | None = None):
         self.settings = settings or DadaSettings()
+
+    @classmethod
+    def published(cls, source: str = "cifar10") -> Published:
+        """Its defaults, also on a CPU; on SVHN and ImageNet with smaller steps."""
+        smaller = {"network_rate": 0.00125, "batch_size": 32} if source in ("svhn", "imagenet") else {}
+        return Published({"network": "wrn-40-2", **smaller})
 
     @classmethod
     def reduced(cls) -> Self:

@@ -45,9 +45,11 @@ def propose_and_race(
     race: RaceConfig | None,
     end: float,
     engine: Engine,
+    training: RaceConfig | None = None,
 ) -> Result:
     """Methods that need no training first; then folds, methods that train, and the race.
 
+    Without a race `training` says what methods train, and what that may cost.
     Of several ranks all share the gradient search, and the first alone does the rest.
     """
     note = ""
@@ -71,7 +73,7 @@ def propose_and_race(
     result: RaceResult | None = None
     if trains or race is not None:
         try:
-            by_name, result = _judged(task, methods, by_name, race, end, engine)
+            by_name, result = _judged(task, methods, by_name, race, end, engine, training)
         except RaceError as error:
             if not any(by_name.values()):
                 raise
@@ -106,8 +108,9 @@ def _judged(
     race: RaceConfig | None,
     end: float,
     engine: Engine,
+    training: RaceConfig | None = None,
 ) -> tuple[dict[str, list[Candidate]], RaceResult | None]:
-    settings = race or RaceConfig()
+    settings = race or training or RaceConfig()
     began, say = time.monotonic(), task.say
     seconds = (
         min(60 * settings.minutes, end - time.time()) if race is not None or end == math.inf else end - time.time()
