@@ -75,9 +75,19 @@ def publish_offline(found: OfflineSpeed, out: Path | None) -> None:
         f"policy and encoding alone, {found.cpu_ratio:.2f} by processor time{memory}",
         highlight=False,
     )
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in found.shares.items())
+    console.print(f"What limits it: {found.limit} (of a worker's time {shares})", highlight=False)
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
     ratios = {"ratio": round(found.ratio, 3), "cpu_ratio": round(found.cpu_ratio, 3)}
-    record = {"bench": "offline", "machine": machine, **ratios, **asdict(found)}
+    shares_of = {name: round(share, 3) for name, share in found.shares.items()}
+    record = {
+        "bench": "offline",
+        "machine": machine,
+        **ratios,
+        "limit": found.limit,
+        "shares": shares_of,
+        **asdict(found),
+    }
     _keep(record, out)
 
 
