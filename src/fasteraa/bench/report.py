@@ -75,9 +75,19 @@ def publish_offline(speed: OfflineSpeed, out: Path | None) -> None:
         f"policy and encoding alone, {speed.cpu_ratio:.2f} by processor time{memory}",
         highlight=False,
     )
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in speed.shares.items())
+    console.print(f"What limits it: {speed.limit} (of a worker's time {shares})", highlight=False)
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
     ratios = {"ratio": round(speed.ratio, 3), "cpu_ratio": round(speed.cpu_ratio, 3)}
-    record = {"bench": "offline", "machine": machine, **ratios, **asdict(speed)}
+    shares_of = {name: round(share, 3) for name, share in speed.shares.items()}
+    record = {
+        "bench": "offline",
+        "machine": machine,
+        **ratios,
+        "limit": speed.limit,
+        "shares": shares_of,
+        **asdict(speed),
+    }
     _keep(record, out)
 
 

@@ -436,14 +436,15 @@ def bench_offline(
     copies: Annotated[int, typer.Option(min=1, help="Augmented copies of each.")] = 3,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time for the policy and the encoder alone.")] = 5.0,
+    jpeg: Annotated[bool, typer.Option("--jpeg", help="Read JPEG files and write such, instead of arrays.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
 ) -> None:
-    """Images per second of fasteraa apply, beside the policy and the encoder alone; memory of its workers."""
+    """Images per second of fasteraa apply, beside the policy and the encoder alone; what limits it; memory."""
     from fasteraa.bench import report
     from fasteraa.bench.offline import run_offline
 
-    report.publish_offline(run_offline(images, size, copies, workers, device, seconds), out)
+    report.publish_offline(run_offline(images, size, copies, workers, device, seconds, jpeg), out)
 
 
 from fasteraa.cli import apply as _apply  # noqa: E402, F401  (registers its commands)
