@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -160,6 +161,7 @@ def race(
     resume: bool = False,
     device: str = "auto",
     data_root: str | Path | None = None,
+    minutes: float | None = None,
     engine: str = "local",
     jobs: int | None = None,
     devices: str | None = None,
@@ -170,6 +172,7 @@ def race(
 
     On images (`source`) our own trainings judge, as in a search. With `train`, a function of (policy, seed, out) that
     gives a score (lower is better, unless `maximize`), anything does: `key` names it in the cache in `out`.
+    `minutes` limits everything together.
     """
     chosen = parse_candidates(candidates)
     if train is not None:
@@ -180,7 +183,7 @@ def race(
             out=Path("runs/race" if out is None else out),
             seeds=seeds,
             maximize=maximize,
-            seconds=math.inf if race is None else 60 * race.minutes,
+            seconds=min(end_of(minutes) - time.time(), math.inf if race is None else 60 * race.minutes),
             jobs=jobs,
             say=(progress or Silent()).say,
         )
@@ -193,6 +196,7 @@ def race(
         resume=resume,
         device=device,
         data_root=data_root,
+        minutes=minutes,
         engine=engine,
         jobs=jobs,
         devices=devices,

@@ -29,6 +29,7 @@ from fasteraa.cli.options import (
     Jobs,
     Judge,
     Metric,
+    Minutes,
     Network,
     OperationCount,
     Ops,
@@ -151,7 +152,7 @@ def search_command(
     metric: Metric = None,
     validation: Validation = None,
     group_by: GroupBy = None,
-    minutes: Annotated[float | None, typer.Option(help="A limit on everything together.")] = None,
+    minutes: Minutes = None,
     seed: Seed = None,
     epochs: Epochs = None,
     subset: Subset = None,
@@ -212,6 +213,7 @@ def race_command(
     metric: Metric = None,
     validation: Validation = None,
     group_by: GroupBy = None,
+    minutes: Minutes = None,
     seed: Seed = None,
     subset: Subset = None,
     held_out: HeldOut = None,
@@ -240,12 +242,12 @@ def race_command(
 
     if (words := command_after(context)) is not None:
         own: dict[str, Any] = {"to": to, "seeds": seeds, "maximize": maximize, "run_minutes": run_minutes}
-        return race_by_command(words, policies, out, minutes=race_minutes, jobs=jobs, **own)
+        return race_by_command(words, policies, out, minutes=minutes, race_minutes=race_minutes, jobs=jobs, **own)
     file = config or _own_settings(out, resume)
     asked = effective(_flags(locals()), file, race=True, race_flags=_race_flags(locals()))
     check_command(asked, file, out, resume, "race")
     where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}
-    run_race(policies, source, out, asked, resume, data_root=data_root, **where)
+    run_race(policies, source, out, asked, resume, data_root=data_root, minutes=minutes, **where)
 
 
 def _own_settings(out: Path, resume: bool) -> Path | None:

@@ -88,6 +88,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Trainings at once (defaul
 RunsAtOnce = Annotated[
     int | None, typer.Option(min=1, help="Runs at once (default: up to 8 small ones on a GPU, cores on a CPU).")
 ]
+Minutes = Annotated[float | None, typer.Option(help="A limit on everything together.")]
 EndEarly = Annotated[float | None, typer.Option(help="End early; the same command continues.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Devices = Annotated[

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _WORDS = "fasteraa.command"  # where a context keeps what stands after --
 _OF_COMMANDS = ("seeds", "to", "maximize", "run_minutes")  # flags for them alone
-_OF_BOTH = ("policies", "out", "race_minutes", "jobs", "resume")
+_OF_BOTH = ("policies", "out", "minutes", "race_minutes", "jobs", "resume")
 
 
 class WithCommand(TyperCommand):
@@ -56,6 +56,7 @@ def race_command(
     maximize: bool,
     run_minutes: float | None,
     minutes: float | None,
+    race_minutes: float | None,
     jobs: int | None,
 ) -> None:
     from fasteraa.api import race
@@ -78,7 +79,8 @@ def race_command(
         train=Command(words, partial(_write, to), suffix, seconds),
         seeds=seeds,
         maximize=maximize,
-        race=None if minutes is None else RaceConfig.make({"minutes": minutes}),
+        race=None if race_minutes is None else RaceConfig.make({"minutes": race_minutes}),
+        minutes=minutes,
         out=out,
         jobs=jobs,
         progress=for_this_terminal(),

@@ -48,7 +48,8 @@ def summarise(result: Result) -> str:
 
 def recommendation(result: Result) -> str:
     if result.race is not None:
-        return result.race.sentence()
+        end = " Time was up before the race was over (--resume with more --minutes continues it)."
+        return result.race.sentence() + end * result.race.unfinished
     method = f"Use {result.chosen}: it is what its method proposes, and was not raced."
     return " ".join(filter(None, (method, result.note, _early(result))))
 
