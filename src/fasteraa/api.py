@@ -120,11 +120,7 @@ def search(
         with reporting(progress.say):
             data = _load(source, config, judged, device, data_root)
         ranks.check_alike(_facts(config, settings, chosen_methods, data))
-        if judged is not None and judged.network is not None and config.size is None and data.masks is None:
-            side = min(data.size)  # what suits the images is known only now
-            check_network_builds(judged.network, side, judged.pretrained, judged.weights)
-        if settings is not None and settings.fine_tunes and config.critic.startswith("timm:"):
-            progress.say(f"the critic {config.critic} begins with random weights: those given are for the race")
+        _check_with_images(config, judged, data, progress.say)
         validation = _validation(source, settings, data, data_root, config)
         if folder is not None:
             stack.enter_context(folder.restored_if_refused() if resume else nullcontext())
@@ -139,12 +135,7 @@ def search(
                 folder.keep_source(source, data_root=data_root, device=shown, minutes=minutes)
         with _says_how_to_continue(folder):
             result = propose_and_race(task, chosen_methods, settings, end, trainer, training)
-        if folder is not None:
-            if result.race is None and (raced := raced_policy(folder)) is not None:
-                stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."
-                return replace(result, note=" ".join(filter(None, (result.note, stays))))
-            write_result(result, folder, source, config, data_root)
-    return result
+        return result if folder is None else _written(result, folder, source, config, data_root)
 
 
 def race(
@@ -278,6 +269,27 @@ def _check_names(config: SearchConfig, race: RaceConfig | None, device: str, met
         check_network_builds(race.network, config.size, race.pretrained, race.weights)
     elif race is not None and race.fine_tunes:
         fine_tuning(config, race)
+
+
+def _check_with_images(config: SearchConfig, race: RaceConfig | None, data: ImageSet, say: Say) -> None:
+    """What suits images is known only when they are read."""
+    if race is None:
+        return
+    if race.network is not None and config.size is None and data.masks is None:
+        check_network_builds(race.network, min(data.size), race.pretrained, race.weights)
+    if race.fine_tunes and config.critic.startswith("timm:"):
+        say(f"the critic {config.critic} begins with random weights: those given are for the race")
+
+
+def _written(
+    result: Result, folder: RunFolder, source: Any, config: SearchConfig, data_root: str | Path | None
+) -> Result:
+    """In its folder; a policy that a race chose stays there."""
+    if result.race is None and (raced := raced_policy(folder)) is not None:
+        stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."
+        return replace(result, note=" ".join(filter(None, (result.note, stays))))
+    write_result(result, folder, source, config, data_root)
+    return result
 
 
 def _open(folder: RunFolder, config: SearchConfig, methods: Sequence[Method], resume: bool) -> None:

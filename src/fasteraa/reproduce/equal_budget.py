@@ -36,8 +36,8 @@ def equal_budget(minutes: float, name: str) -> Table:
             policy=search_on("cifar10"),
             paper=None,
         ),
-        *(_line(method, _search((method,), minutes)) for method in _known()),
-        _line("race of all", _search(_known(), race_minutes=RACE_MINUTES * minutes)),
+        *(_line(method, _search((method,), minutes)) for method in _available_methods()),
+        _line("race of all", _search(_available_methods(), race_minutes=RACE_MINUTES * minutes)),
         *(
             Line(
                 data=DATA,
@@ -59,7 +59,7 @@ def _line(label: str, policy: str | Search) -> Line:
     return Line(data=DATA, recipe=RECIPE, label=label, policy=policy, paper=None)
 
 
-def _known() -> tuple[str, ...]:
+def _available_methods() -> tuple[str, ...]:
     return tuple(name for name in RACED if name in METHODS.names())
 
 
