@@ -198,7 +198,7 @@ def _seconds_to_read(source: Generated, jpeg: bool) -> float:
 @contextmanager
 def _peak_of_workers() -> Iterator[list[int]]:
     """KiB of memory at its highest, of every process begun in it; empty where the system does not tell."""
-    found: dict[int, int] = {}
+    peak_of: dict[int, int] = {}
     peaks: list[int] = []
     ended = threading.Event()
 
@@ -206,7 +206,7 @@ def _peak_of_workers() -> Iterator[list[int]]:
         while not ended.wait(_LOOK_S):
             for process in multiprocessing.active_children():
                 if process.pid is not None and (peak := _peak(process.pid)):
-                    found[process.pid] = peak
+                    peak_of[process.pid] = peak
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -215,7 +215,7 @@ def _peak_of_workers() -> Iterator[list[int]]:
     finally:
         ended.set()
         thread.join()
-        peaks.extend(found.values())
+        peaks.extend(peak_of.values())
 
 
 def _peak(process: int) -> int | None:

@@ -94,6 +94,10 @@ def compare_command(
     metric: Metric = None,
     window: Window = None,
     set_: Set = None,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Take the best learning rate and weight decay of six, measured without a policy."),
+    ] = False,
     tune_lr: Annotated[
         bool, typer.Option("--tune-lr", help="Take the best learning rate of three, measured without a policy.")
     ] = False,
@@ -139,6 +143,7 @@ def compare_command(
             address=address,
             minutes=minutes,
             per_op=per_op,
+            tune=tune,
             tune_lr=tune_lr,
             metric=metric or "error",
             validation=validation or "",

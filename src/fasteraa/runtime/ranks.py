@@ -124,9 +124,9 @@ class Ranks:
         import torch
         import torch.distributed as dist
 
-        said = torch.tensor(number)
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-        return int(said)
+        value = torch.tensor(number)
+        dist.all_reduce(value, dist.ReduceOp.MAX)
+        return int(value)
 
     def from_first(self, state: dict[str, Any] | None, device: torch.device) -> dict[str, Any] | None:
         """The state that rank 0 has, on every rank."""

@@ -12,6 +12,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -34,11 +35,13 @@ from fasteraa.policy.policy import Policy
 from fasteraa.runtime.checkpoint import load_checkpoint, misfit, save_checkpoint
 from fasteraa.runtime.device import explain_out_of_memory, find_device
 from fasteraa.runtime.files import write_atomic
+from fasteraa.runtime.processes import core_count
 from fasteraa.runtime.ranks import ALONE, Ranks
 from fasteraa.runtime.seeds import seeded
 from fasteraa.runtime.signals import defer_signals
 from fasteraa.train.captured import CapturedGroup, tuned_convolutions
-from fasteraa.train.device_batches import Batch, Feed, epoch_seed
+from fasteraa.train.device_batches import Batch, DeviceFeed, Feed, epoch_seed
+from fasteraa.train.live_groups import LiveGroups
 from fasteraa.train.metrics import LARGEST, Measured, measured
 from fasteraa.train.probe import ProbeFeed
 from fasteraa.train.recipe import TrainRecipe
@@ -58,7 +61,7 @@ Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
 Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
 
 
-def told_to_stop() -> bool:
+def stop_requested() -> bool:
     """At once; replaced in a process that something else than a signal may end."""
     return False
 
@@ -108,10 +111,10 @@ def train(
 ) -> Trained:
     """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run resumes there."""
     job = TrainingRun(policy, recipe, seed, checkpoint)
-    (found,) = train_together(data, held_out, [job], device=device, tell=tell, until=until)
-    if isinstance(found, Diverged):
-        raise RunError(f"{found.why}: lower learning_rate")
-    return found
+    (trained,) = train_together(data, held_out, [job], device=device, tell=tell, until=until)
+    if isinstance(trained, Diverged):
+        raise RunError(f"{trained.why}: lower learning_rate")
+    return trained
 
 
 @dataclass(frozen=True)
@@ -152,13 +155,15 @@ def train_together(
     tell: Tell | None = None,
     until: Until | None = None,
     ranks: Ranks = ALONE,
+    live: LiveGroups | None = None,
 ) -> list[Trained | Diverged]:
     """Several runs in lockstep: on a GPU the steps of all are one graph, whose branches run side by side.
 
     A run whose loss is not finite any more takes no other with it.
 
     `fuse` makes fewer kernels of the network's on a GPU, by default in runs that are long enough. Most networks are
-    compiled for it: half a minute of waiting (WRN-40-2 on an H200, empty caches).
+    compiled for it: half a minute of waiting (WRN-40-2 on an H200, empty caches). Parts of trainings continue groups of
+    `live` where they can, and are kept there.
 
     Several `ranks` share every batch: all of them make this call, the first alone has files.
     """
@@ -169,19 +174,25 @@ def train_together(
     place = find_device(device)
     origins = [_provenance(data, held_out, job.policy, job.recipe, job.seed, place) for job in jobs]
     with explain_out_of_memory("lower --batch-size, --size or --jobs, or take a smaller --network"):
-        members = [Training(data, job.policy, job.recipe, job.seed, place, part=job.part, ranks=ranks) for job in jobs]
-        group = Group(members, False if ranks.joined else fuse)  # a compiler would cut networks at sums over ranks
+        group = None if live is None else live.take(data.fingerprint, jobs)
+        if group is None:
+            members = [
+                Training(data, job.policy, job.recipe, job.seed, place, part=job.part, ranks=ranks) for job in jobs
+            ]
+            group = Group(members, False if ranks.joined else fuse)  # a compiler would cut networks at sums over ranks
         try:
             group.go([job.checkpoint for job in jobs], tell, until)
         finally:
             group.release()
         group.leave_states()
         pairs = zip(group.members, origins, strict=True)
-        found = [_outcome(group, training, held_out, provenance) for training, provenance in pairs]
+        outcomes = [_outcome(group, training, held_out, provenance) for training, provenance in pairs]
     for job in jobs:
         if job.checkpoint is not None:
             job.checkpoint.unlink(missing_ok=True)
-    return found
+    if live is not None:
+        live.keep(data.fingerprint, group)
+    return outcomes
 
 
 def _outcome(group: Group, training: Training, held_out: Images, provenance: dict[str, Any]) -> Trained | Diverged:
@@ -234,17 +245,20 @@ class Group:
         self.seconds, self.setup_seconds = 0.0, 0.0
         self.stop: Callable[[], int] = lambda: 0  # asked before every step: the number of a signal, _TOLD, or 0
         self.began = 0.0  # the epoch
+        self.ready = False  # captured already, and its members stand where they begin
 
     def go(self, checkpoints: Sequence[Path | None], tell: Tell | None = None, until: Until | None = None) -> None:
         """All epochs that are left. The time limit ends it after an epoch, with the state saved.
 
         A signal ends it sooner where the epoch would take longer: then it continues from its last checkpoint.
         """
-        self._load(checkpoints)
-        self.capture()
+        if not self.ready:
+            self._load(checkpoints)
+            self.capture()
+        self.ready = False
         save_next = time.monotonic() + _FIRST_SAVE_S
         with defer_signals(all_of_them=self.ranks.size > 1) as caught:
-            self.stop = lambda: caught[0] if caught else _TOLD * told_to_stop()
+            self.stop = lambda: caught[0] if caught else _TOLD * stop_requested()
             while self.epoch < self.last and any(member.diverged is None for member in self.members):
                 self.began = began = time.monotonic()
                 try:
@@ -256,7 +270,7 @@ class Group:
                 if tell is not None:
                     tell(self.epoch, self.last, self.members[0].loss)
                 unfinished = self.epoch < self.last
-                late = unfinished and ((until is not None and time.time() > until()) or told_to_stop())
+                late = unfinished and ((until is not None and time.time() > until()) or stop_requested())
                 end = self.ranks.largest(caught[0] if caught else _TOLD * late)
                 if (time.monotonic() > save_next and unfinished) or end:
                     save_next = self._save(checkpoints)
@@ -333,10 +347,23 @@ class Group:
 
     def leave_states(self) -> None:
         """What the next part of each training continues; there is none of a training that diverged."""
-        for member in self.members:
-            if member.part.end is not None and member.diverged is None:
-                member.part.end.parent.mkdir(parents=True, exist_ok=True)
-                member.save(member.part.end, self.epoch, self.seconds)
+        left = [(each, each.part.end) for each in self.members if each.part.end is not None and each.diverged is None]
+        if not left:
+            return
+        with ThreadPoolExecutor(min(len(left), core_count())) as threads:  # digests and disks wait for each other
+            for end in {end.parent for _, end in left}:
+                end.mkdir(parents=True, exist_ok=True)
+            list(threads.map(lambda each: each[0].save(each[1], self.epoch, self.seconds), left))
+
+    def follow_on(self, runs: Sequence[TrainingRun], sources: Sequence[int]) -> None:
+        """Train these parts next, each from where the member of that number stands, with the graph that is there."""
+        states = [[tensor.clone() for tensor in self.members[source].tensors()] for source in sources]
+        for member, run, state in zip(self.members, runs, states, strict=True):
+            for tensor, value in zip(member.tensors(), state, strict=True):
+                tensor.copy_(value)
+            member.follow_on(run)
+        self.first, self.last = runs[0].epochs
+        self.epoch, self.seconds, self.setup_seconds, self.ready = self.first, 0.0, 0.0, True
 
     def _load(self, checkpoints: Sequence[Path | None]) -> None:
         """Continue where all members stand; parts that were not begun where the parts before them ended."""
@@ -406,7 +433,8 @@ class Training:
     ):
         self.recipe, self.device, self.seed, self.ranks = recipe, device, seed, ranks
         self.part = part or TrainingPart(0, recipe.epochs)
-        self.identity = _identity(data, policy, recipe, seed, part)
+        self.images = data.fingerprint
+        self.identity = _identity(self.images, policy, recipe, seed, part)
         with seeded(seed):
             network = make_network(recipe, len(data.classes), min(data.size))
         self.network: Backbone = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -530,6 +558,16 @@ class Training:
                 raise
             raise misfit(path, error) from error
 
+    def follow_on(self, run: TrainingRun) -> None:
+        """Train this part next, with its policy; network and optimiser hold the state already that it continues."""
+        assert run.part is not None
+        assert isinstance(self.feed, DeviceFeed)
+        self.part, self.feed = run.part, self.feed.with_policy(run.policy)
+        self.identity = _identity(self.images, run.policy, run.recipe, run.seed, run.part)
+        self.loss, self.diverged, self.share_seconds, self.kernels = math.nan, None, 0.0, []
+        self.forward = self.network  # it was measured
+        _train_mode(self.network, self.recipe)
+
     def _take_network(self, state: dict[str, Any]) -> None:
         """Weights, what the optimiser remembers of each, and their mean."""
         self.network.load_state_dict(state["network"])
@@ -561,9 +599,9 @@ def _read(path: Path | None, device: torch.device, mmap: bool = False) -> dict[s
     return None if path is None else load_checkpoint(path, device, _STATE, mmap=mmap)
 
 
-def _identity(data: Images, policy: Policy, recipe: TrainRecipe, seed: int, part: TrainingPart | None) -> str:
+def _identity(images: str, policy: Policy, recipe: TrainRecipe, seed: int, part: TrainingPart | None) -> str:
     """Whatever would make it another training; the name of the state that a part begins with has its key."""
-    parts: list[Any] = [data.fingerprint, policy.hash, recipe.key, seed]
+    parts: list[Any] = [images, policy.hash, recipe.key, seed]
     if part is not None:
         parts += [part.first, part.last, part.begin and part.begin.name]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -632,8 +670,8 @@ def _is_half(precision: str, device: torch.device) -> bool:
 
 def _cpu_has_bfloat16() -> bool:
     """Whether it calculates in them; one that converts back and forth is slower than with float32."""
-    told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(told.get("avx512_bf16") or told.get("amx_bf16"))
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def _provenance(

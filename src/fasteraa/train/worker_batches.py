@@ -157,10 +157,10 @@ class _Training(Dataset[Item]):
         place, seed = key
         with drawing_from(seed):
             for shift in range(_NEIGHBOURS):
-                found = (place + shift) % len(self.labels)
-                image = _tried(self.data, found)
+                index = (place + shift) % len(self.labels)
+                image = _tried(self.data, index)
                 if image is not None:
-                    return self._augmented(image), self.labels[found], place if shift else -1
+                    return self._augmented(image), self.labels[index], place if shift else -1
         return torch.zeros(3, *self.data.size, dtype=torch.uint8), -1, place
 
     def _augmented(self, image: Any) -> Tensor:
