@@ -392,8 +392,6 @@ def compare(
     with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
         if not setup.ranks.is_first:
             return cast(Comparison, setup.train_along())
-        if setup.ranks.joined:
-            say(f"{setup.ranks.words()} share every batch of each training")
         for warning in setup.split.warnings:
             say(warning)
         if tune or tune_lr:

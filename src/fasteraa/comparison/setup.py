@@ -12,7 +12,7 @@ import torch
 
 from fasteraa._version import __version__
 from fasteraa.data.decode import CPU_SIDE
-from fasteraa.data.large import HELD
+from fasteraa.data.large import HELD, tell
 from fasteraa.errors import ConfigError
 from fasteraa.runtime.device import device_name, find_device, first_device
 from fasteraa.runtime.ranks import ALONE, Ranks, launched, open_ranks, rank_device
@@ -82,6 +82,8 @@ def set_up(
     device = rank_device(first_device(trainer.device, trainer.devices))
     cache = RunCache(folder)
     with open_ranks(find_device(device)) as ranks, _runner(trainer, cache, command, ranks, device) as runner:
+        if ranks.joined:
+            tell(f"{ranks.words()} share every batch of each training")
         finetuning, data = open_finetuning(network, pretrained, weights, data)
         recipe = finetuning or recipe
         largest = CPU_SIDE if find_device(device).type == "cpu" else None  # as a search has it
