@@ -56,7 +56,6 @@ from fasteraa.selection.score_race import ScoreResult, race_scores
 from fasteraa.train.command import Command, main_module_key, visible_gpus
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
 from fasteraa.train.runner import Engine, Say, run_jobs
-from fasteraa.train.runner.shared import tell_end, train_along
 from fasteraa.train.tune import tuned
 
 if TYPE_CHECKING:
@@ -404,9 +403,7 @@ def compare(
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
     with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
         if not setup.ranks.is_first:
-            return cast(Comparison, train_along(setup.ranks, setup.split, setup.device))
-        if setup.ranks.joined:
-            say(f"{setup.ranks.words()} share every batch of each training")
+            return cast(Comparison, setup.train_along())
         for warning in setup.split.warnings:
             say(warning)
         if tune or tune_lr:
@@ -416,7 +413,7 @@ def compare(
             comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:
                 _measured_per_op(setup, contenders, folder, until, say)
-        tell_end(setup.ranks, comparison)
+        setup.tell_end(comparison)
     return comparison
 
 

@@ -79,6 +79,30 @@ def test_batches_do_not_matter(make, tmp_path, monkeypatch):
     assert content(tmp_path / "large") == content(tmp_path / "small")
 
 
+class Arrays:
+    """The photos as a data set of arrays, or of Pillow images."""
+
+    def __init__(self, folder, as_is):
+        self.files, self.as_is = sorted(folder.rglob("*.*g")), as_is
+        self.targets = [place % 2 for place in range(len(self.files))]
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, place):
+        image = Image.open(self.files[place]).convert("RGB")
+        return (image if self.as_is else np.asarray(image)), self.targets[place]
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_arrays_are_what_pillow_images_are(make, photos, tmp_path, size):
+    """Without a Pillow image in between, which costs more than a policy on few pixels."""
+    policy = Policy((SubPolicy(((Choice("sample_pairing", 1.0, 0.5),),)),))
+    for name, as_is in (("arrays", False), ("pictures", True)):
+        make(name, source=Arrays(photos, as_is), policy=policy if size else "trivialaugment-wide", size=size)
+    assert members(tmp_path / "arrays") == members(tmp_path / "pictures")
+
+
 def test_what_is_written_can_be_read(make, photos, tmp_path):
     make("folder", format="folder", copies=3)
     data = load(tmp_path / "folder")

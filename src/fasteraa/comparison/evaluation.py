@@ -14,7 +14,6 @@ from fasteraa.policy.policy import Policy
 from fasteraa.runtime.ranks import launched
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.runner import Engine, run_jobs
-from fasteraa.train.runner.shared import tell_end, train_along
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,9 @@ def run_evaluation(
         job = jobs_of(contenders, setup.recipe, range(seed + 1), setup.split)[-1]
         if setup.ranks.is_first:
             outcome = run_jobs(setup.runner, [job])[job.key]
-            tell_end(setup.ranks, outcome)
+            setup.tell_end(outcome)
         else:
-            outcome = train_along(setup.ranks, setup.split, setup.device)
+            outcome = setup.train_along()
     if outcome.failed:
         raise RunError(f"{job}: {outcome.failed}; try a larger --batch-size")
     return Evaluation(job, outcome, has_seen(contenders[0], setup.split))

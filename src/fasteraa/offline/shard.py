@@ -74,7 +74,14 @@ def _decoded(job: ApplyJob, listing: Listing, places: Iterable[int], broken: lis
 
 def _read(job: ApplyJob, listing: Listing, place: int) -> tuple[str, NDArray[np.uint8], NDArray[np.uint8] | None]:
     """How it will be encoded, its pixels, and its mask."""
-    image, value = (listing.read(place), None) if listing.pair is None else listing.pair(place)
+    if listing.pair is None:
+        image, value = (listing.pixels or listing.read)(place), None
+    else:
+        image, value = listing.pair(place)
+    if isinstance(image, np.ndarray):
+        if job.size in (None, image.shape[:2]):
+            return "jpg" if job.encoding == "jpg" else "png", image, None
+        image = Image.fromarray(image)
     suffix = job.encoding if job.encoding != "auto" else "jpg" if image.format in ("JPEG", "MPO") else "png"
     if job.size is not None:
         image.draft("RGB", (2 * max(job.size), 2 * max(job.size)))  # as `load` does
