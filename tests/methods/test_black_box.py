@@ -105,7 +105,7 @@ def test_what_races_on_a_fold_is_made_of_what_was_tried_on_the_others():
     assert candidate.policy == a
     assert dict(candidate.on_folds) == {"fold 1": c, "fold 2": a, "fold 3": a}
     assert candidate.policy_on("fold 1") == c
-    assert candidate.details["tried"][0] == ["fold 1", 0.1]
+    assert candidate.details["tried"][0] == ["fold 1", 0.1, 0.0]
 
 
 def test_without_two_folds_nobody_can_judge():

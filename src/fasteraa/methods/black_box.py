@@ -32,6 +32,7 @@ class Tried(NamedTuple):
     policy: Policy
     fold: str
     score: float
+    seconds: float = 0.0  # that it took
 
 
 class BlackBox(Method):
@@ -141,7 +142,12 @@ def tried_by(jobs: Sequence[TrainJob], outcomes: Mapping[str, Outcome]) -> list[
     """
     failed = {job.policy.hash for job in jobs if job.key not in outcomes or outcomes[job.key].failed}
     return [
-        Tried(job.policy, job.split.name, max(outcomes[job.key].loss, 1 / len(job.split.held_out)))
+        Tried(
+            job.policy,
+            job.split.name,
+            max(outcomes[job.key].loss, 1 / len(job.split.held_out)),
+            outcomes[job.key].seconds,
+        )
         for job in jobs
         if job.policy.hash not in failed
     ]
@@ -158,6 +164,11 @@ def best_first(tried: Sequence[Tried]) -> list[Policy]:
     return sorted(policies.values(), key=lambda policy: fmean(scores[policy.hash]))
 
 
+def rows_of(tried: Sequence[Tried]) -> list[list[Any]]:
+    """For the report: fold, score and seconds of each, in their order."""
+    return [[each.fold, each.score, round(each.seconds, 3)] for each in tried]
+
+
 Make = Callable[[Sequence[Tried]], Mapping[str, Policy]]  # labels and policies, the best guess first
 
 
@@ -169,10 +180,10 @@ def candidates_of(tried: Sequence[Tried], make: Make) -> list[Candidate]:
     policies = make(tried)
     without = {fold: make([each for each in tried if each.fold != fold]) for fold in folds}
     distinct = {policies[label].hash: label for label in reversed(list(policies))}.values()
-    scores = [[each.fold, each.score] for each in tried]
+    rows = rows_of(tried)
     return [
         Candidate(
-            label, policy, on_folds={fold: made[label] for fold, made in without.items()}, details={"tried": scores}
+            label, policy, on_folds={fold: made[label] for fold, made in without.items()}, details={"tried": rows}
         )
         for label, policy in policies.items()
         if label in distinct and all(label in made for made in without.values())
