@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -21,11 +22,10 @@ from fasteraa.comparison.contenders import Contender, jobs_of, parse_contenders
 from fasteraa.comparison.evaluation import Evaluation, run_evaluation
 from fasteraa.comparison.setup import Setup, check_network_builds, set_up
 from fasteraa.comparison.table import Comparison, tabulate
-from fasteraa.comparison.tune import tuned
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
-from fasteraa.data.large import HELD, telling
+from fasteraa.data.large import HELD, reporting
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.data.load import as_size, check_window, load_validation
 from fasteraa.data.source import canonical_split
@@ -45,16 +45,19 @@ from fasteraa.runtime.lock import exclusive
 from fasteraa.runtime.packages import check_torchvision
 from fasteraa.runtime.processes import core_count
 from fasteraa.runtime.progress import Lines, Progress, Silent
-from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, rank_device
+from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, own_rank, rank_device
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
 from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, write_settings
 from fasteraa.selection.pipeline import propose_and_race
+from fasteraa.selection.prior import read_prior
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult, race_scores
 from fasteraa.train.command import Command, main_module_key, visible_gpus
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
 from fasteraa.train.runner import Engine, Say, run_jobs
+from fasteraa.train.runner.shared import tell_end, train_along
+from fasteraa.train.tune import tuned
 
 if TYPE_CHECKING:
     from fasteraa.offline.run import Applied
@@ -114,7 +117,7 @@ def search(
             check_beside(source, folder.path)
             _open(folder, config, chosen_methods, resume)
             stack.enter_context(exclusive(folder.path))
-        with telling(progress.say):
+        with reporting(progress.say):
             data = _load(source, config, judged, device, data_root)
         ranks.check_alike(_facts(config, settings, chosen_methods, data))
         if judged is not None and judged.network is not None and config.size is None and data.masks is None:
@@ -158,6 +161,7 @@ def race(
     resume: bool = False,
     device: str = "auto",
     data_root: str | Path | None = None,
+    minutes: float | None = None,
     engine: str = "local",
     jobs: int | None = None,
     devices: str | None = None,
@@ -168,6 +172,7 @@ def race(
 
     On images (`source`) our own trainings judge, as in a search. With `train`, a function of (policy, seed, out) that
     gives a score (lower is better, unless `maximize`), anything does: `key` names it in the cache in `out`.
+    `minutes` limits everything together.
     """
     chosen = parse_candidates(candidates)
     if train is not None:
@@ -178,7 +183,7 @@ def race(
             out=Path("runs/race" if out is None else out),
             seeds=seeds,
             maximize=maximize,
-            seconds=math.inf if race is None else 60 * race.minutes,
+            seconds=min(end_of(minutes) - time.time(), math.inf if race is None else 60 * race.minutes),
             jobs=jobs,
             say=(progress or Silent()).say,
         )
@@ -191,6 +196,7 @@ def race(
         resume=resume,
         device=device,
         data_root=data_root,
+        minutes=minutes,
         engine=engine,
         jobs=jobs,
         devices=devices,
@@ -242,8 +248,7 @@ def _ranks(
         )
     with open_ranks(find_device(device)) as ranks:
         if ranks.joined:
-            how = "gloo, on CPUs" if device == "cpu" else "nccl, a GPU each"
-            progress.say(f"{ranks.size} rank{'s' * (ranks.size > 1)} ({how}) share every batch of the gradient search")
+            progress.say(f"{ranks.words()} share every batch of the gradient search")
         yield ranks
 
 
@@ -266,6 +271,7 @@ def _check_names(config: SearchConfig, race: RaceConfig | None, device: str, met
     find_device(device)
     if race is not None:
         check_torchvision()
+        read_prior(race.prior)
     for method in methods:
         method.check(config)
     if race is not None and race.network is not None:
@@ -346,6 +352,7 @@ def compare(
     device: str = "auto",
     minutes: float | None = None,
     per_op: bool = False,
+    tune: bool = False,
     tune_lr: bool = False,
     metric: str = "error",
     engine: str = "local",
@@ -359,14 +366,17 @@ def compare(
 
     `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
     labels. `network` is for where there is no `recipe`, with `pretrained` (timm's own) or `weights` (a file) it is
-    fine-tuned; `train` changes settings of the recipe, `tune_lr` takes the best learning rate of three for all.
+    fine-tuned; `train` changes settings of the recipe, `tune` takes the best learning rate and weight decay of a
+    small grid for all, `tune_lr` the best learning rate alone.
     `metric` is what the table holds: error, balanced-error (every class counts alike) or loss. With `validation` (a
     split or a folder) errors are measured on those images, with `group_by` no group of images is split.
     Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
-    Lines of progress are printed unless `progress` takes them.
+    Lines of progress are printed unless `progress` takes them. Under torchrun all ranks share every training; the
+    first alone writes.
     """
     check_torchvision()
-    until, folder, say = end_of(minutes), Path(out), (progress or Lines()).say
+    progress = progress or (Lines() if own_rank() == 0 else Silent())
+    until, folder, say = end_of(minutes), Path(out), progress.say
     if seeds < 1:
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
     if metric not in METRICS:
@@ -380,15 +390,21 @@ def compare(
         "train": train,
     }
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
-    with telling(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
+    with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
+        if not setup.ranks.is_first:
+            return cast(Comparison, train_along(setup.ranks, setup.split, setup.device))
+        if setup.ranks.joined:
+            say(f"{setup.ranks.words()} share every batch of each training")
         for warning in setup.split.warnings:
             say(warning)
-        if tune_lr:
-            setup = replace(setup, recipe=tuned(setup.runner, setup.split, setup.recipe, say))
+        if tune or tune_lr:
+            best = tuned(setup.runner, setup.split, setup.recipe, say, rates_only=not tune)
+            setup = replace(setup, recipe=best)
         with exclusive(folder):
             comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:
                 _measured_per_op(setup, contenders, folder, until, say)
+        tell_end(setup.ranks, comparison)
     return comparison
 
 
@@ -482,7 +498,7 @@ def apply(
         window=check_window(window),
         device=str(find_device(device)),
     )
-    with telling(say):
+    with reporting(say):
         name, listing = list_images(job)
         images = LazyImageSet.of(listing, name, _PROBED, look=job.look)
     about = {"name": name, "images": len(images), "fingerprint": images.fingerprint}

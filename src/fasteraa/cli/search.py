@@ -131,7 +131,7 @@ def _assigned(texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], dic
 
 
 def _of_methods(
-    kept: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], chosen: Sequence[str]
+    of_file: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], chosen: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """Settings of the methods that take part: those of the file, then those that were given."""
     for name in given:
@@ -139,7 +139,7 @@ def _of_methods(
             raise ConfigError(
                 f"--set {name}.{next(iter(given[name]))} has no effect without that method: --methods {name},..."
             )
-    return {name: {**_table(kept, name), **given.get(name, {})} for name in chosen}
+    return {name: {**_table(of_file, name), **given.get(name, {})} for name in chosen}
 
 
 def _race_config(settings: Mapping[str, Any]) -> RaceConfig:

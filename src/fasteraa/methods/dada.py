@@ -111,19 +111,19 @@ class Dada(Method):
         task.say(
             f"dada: {epochs_words(planned['epochs'])} on {len(task.folds)} folds, {len(pairs)} pairs of operations"
         )
-        found: dict[str, Policy] = {}
+        by_fold: dict[str, Policy] = {}
         tried: list[list[Any]] = []
         for number, split in enumerate(task.folds):
             name = f"{self.name}/{split.name}"
-            kept = plan(task, name, settings, lambda number=number: self._search(task, number, planned["epochs"]))  # type: ignore[misc]
-            seconds = round(kept["seconds"] / max(len(kept["losses"]), 1), 3)  # of an epoch
-            tried += [[split.name, loss, seconds] for loss in kept["losses"]]
-            if kept["pairs"]:
-                found[split.name] = policy_of(kept["pairs"], task.config)
-        if not found:
+            outcome = plan(task, name, settings, lambda number=number: self._search(task, number, planned["epochs"]))  # type: ignore[misc]
+            seconds = round(outcome["seconds"] / max(len(outcome["losses"]), 1), 3)  # of an epoch
+            tried += [[split.name, loss, seconds] for loss in outcome["losses"]]
+            if outcome["pairs"]:
+                by_fold[split.name] = policy_of(outcome["pairs"], task.config)
+        if not by_fold:
             return []
-        whole = concatenated(list(found.values()), self.name)
-        return [Candidate(self.name, whole, on_folds=found, details={"tried": tried})]
+        whole = concatenated(list(by_fold.values()), self.name)
+        return [Candidate(self.name, whole, on_folds=by_fold, details={"tried": tried})]
 
     def _search(self, task: Task, fold: int, epochs: int) -> dict[str, Any]:
         """The pairs that were found on a fold, and the validation loss of each epoch; no pairs if it diverged."""

@@ -139,8 +139,8 @@ class FastAA(BlackBox):
         return FoldTrials(space, scorer, journal, count, seconds, job.seed, tpe)
 
     def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
-        kept = {"fast-aa": self.settings.kept, "fast-aa-best": 1}
-        return {label: concatenated(best_of_folds(tried, count), label) for label, count in kept.items()}
+        counts = {"fast-aa": self.settings.kept, "fast-aa-best": 1}
+        return {label: concatenated(best_of_folds(tried, count), label) for label, count in counts.items()}
 
 
 def best_of_folds(tried: Sequence[Tried], count: int) -> list[Policy]:

@@ -266,15 +266,15 @@ def explored(numbers: Sequence[int], rng: Random, resampled: float) -> Code:
     """Each number drawn again, or up to three steps up or down, within its limits: probabilities 0 to 10, magnitudes
     0 to 9.
     """
-    found = []
+    changed = []
     for place, number in enumerate(numbers):
         most = (MAGNITUDES if place % 2 else PROBABILITIES) - 1
         if rng.random() < resampled:
-            found.append(rng.randint(0, most))
+            changed.append(rng.randint(0, most))
         else:
             step = rng.randint(0, _STEPS) * rng.choice((-1, 1))
-            found.append(min(max(number + step, 0), most))
-    return tuple(found)
+            changed.append(min(max(number + step, 0), most))
+    return tuple(changed)
 
 
 def sub_policies(numbers: Sequence[int], space: Space) -> list[SubPolicy]:
@@ -296,12 +296,12 @@ def sub_policies(numbers: Sequence[int], space: Space) -> list[SubPolicy]:
         two.append(replace(choice, weight=max(first - only, 0.0)))
     stages = [tuple(choice for choice in stage if choice.weight) for stage in (one, two)]
     weights = [sum(choice.weight for choice in stages[0]), PBA_COUNTS[2] * sum(choice.weight for choice in stages[1])]
-    found = [
+    drawn = [
         SubPolicy((stage,) * (number + 1), weights[number])
         for number, stage in enumerate(stages)
         if weights[number] > 0
     ]
-    return [SubPolicy((), max(1 - sum(weights), 0.0)), *found]
+    return [SubPolicy((), max(1 - sum(weights), 0.0)), *drawn]
 
 
 def _choice(op: str, magnitude: int) -> Choice:

@@ -111,8 +111,8 @@ def gradient_step(folder: Path) -> float | None:
     run = GradientFiles.to_read(folder)
     if not (run.metrics.exists() and run.policy.exists()):
         return None
-    known = Policy.load(run.policy).provenance
-    steps_per_epoch = int(known["data"]["images"]) // int(known["config"]["batch_size"])
+    provenance = Policy.load(run.policy).provenance
+    steps_per_epoch = int(provenance["data"]["images"]) // int(provenance["config"]["batch_size"])
     lines = run.metrics.read_text(encoding="utf-8").splitlines()
     seconds = [float(json.loads(line)["seconds"]) for line in lines]
     if not seconds:

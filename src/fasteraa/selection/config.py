@@ -40,6 +40,9 @@ class RaceConfig(Settings):
     pretrained: bool = setting(False, "Fine-tune timm's own weights of the network (--network timm:NAME).")
     weights: str = setting("", "Fine-tune the weights in this file (.safetensors, or a state dict of torch.save).")
     epochs: int | None = setting(None, "How long a training is at most: as long as yours will be.", least=1)
+    tune: bool = setting(
+        False, "Take learning rate and weight decay from a small grid first, measured without a policy."
+    )
     judge: str = setting(
         "auto",
         "What trains, where weights are given: training (all of the network), probe (a head on features of augmented "
@@ -54,6 +57,9 @@ class RaceConfig(Settings):
     )
     group_by: str = setting(
         "", "Images of one group are held out together: a column of a manifest, or a pattern on file names."
+    )
+    prior: str = setting(
+        "", "A file that tools/prior.py fitted: the race predicts with its lines, not with those of the package."
     )
     train: Mapping[str, Any] = field(default_factory=dict, metadata={"about": "Other settings of the training."})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +14,8 @@ import torch
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.errors import OutOfTime, RunError
 from fasteraa.runtime.device import find_devices
+from fasteraa.runtime.processes import core_count
+from fasteraa.runtime.ranks import ALONE, Ranks
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.live_groups import LiveGroups
 from fasteraa.train.processes import Workers
@@ -80,7 +81,7 @@ class LocalRunner(CachingRunner):
 
     def prepare(self, splits: Sequence[Split]) -> None:
         """Start the processes, which takes seconds."""
-        jobs = self.jobs or os.cpu_count() or 1
+        jobs = self.jobs or core_count()
         if len(self.devices) > 1 or (self.device.type == "cpu" and jobs > 1):
             self._start_workers(splits, jobs).ready()
 
@@ -117,7 +118,7 @@ class LocalRunner(CachingRunner):
         if any(isinstance(job.split.train, LazyImageSet) for job in jobs):
             return 1  # reading the images keeps all cores busy
         on_cpu = self.device.type == "cpu"
-        by_default = (os.cpu_count() or 1) if on_cpu else min(side_by_side(jobs), free_places(self.device))
+        by_default = core_count() if on_cpu else min(side_by_side(jobs), free_places(self.device))
         share = len(jobs) if on_cpu else math.ceil(len(jobs) / len(self.devices))
         return min(self.jobs or by_default, max(share, 1))
 
@@ -127,7 +128,7 @@ class LocalRunner(CachingRunner):
             self._stop_workers()
             devices = [str(each) for each in self.devices]
             places = devices if len(devices) > 1 else devices * jobs
-            threads = max(1, (os.cpu_count() or 1) // len(places))
+            threads = max(1, core_count() // len(places))
             work = partial(_train_there, self.cache, self.compile, self.command)
             self._workers = Workers(work, splits, places, threads).__enter__()
         return self._workers
@@ -254,12 +255,33 @@ def train_group(
     live: LiveGroups | None = None,
 ) -> list[Outcome]:
     """Train jobs on the same images side by side on a device, and keep their records."""
+    check_time(until)
+    return train_now(cache, jobs, device, compile, command, until, live=live)
+
+
+def check_time(until: Until | None) -> None:
+    """Is there any left?"""
     if until is not None and time.time() > until():
         raise OutOfTime("time was up before the run began")
+
+
+def train_now(
+    cache: RunCache,
+    jobs: Sequence[TrainJob],
+    device: str,
+    compile: bool | None,
+    command: str | None,
+    until: Until | None,
+    ranks: Ranks = ALONE,
+    live: LiveGroups | None = None,
+) -> list[Outcome]:
+    """Begin, whatever the time: other ranks are beginning, too."""
     split = jobs[0].split
     runs = [TrainingRun(job.policy, job.recipe, job.seed, cache.checkpoint(job), _part(cache, job)) for job in jobs]
     try:
-        trained = train_together(split.train, split.held_out, runs, device=device, fuse=compile, until=until, live=live)
+        trained = train_together(
+            split.train, split.held_out, runs, device=device, fuse=compile, until=until, ranks=ranks, live=live
+        )
     except OutOfTime:
         raise
     except RunError as error:
@@ -282,8 +304,8 @@ def _part(cache: RunCache, job: TrainJob) -> TrainingPart | None:
 def _record(job: TrainJob, trained: Trained | Diverged) -> dict[str, Any]:
     about = {"label": job.label, **({} if job.epochs is None else {"epochs": list(job.epochs), "after": job.after})}
     if isinstance(trained, Diverged):
-        known = {"diverged": trained.why, "seconds": round(trained.seconds, 2), "together": trained.together}
-        return {**about, **known, **trained.provenance}
+        facts = {"diverged": trained.why, "seconds": round(trained.seconds, 2), "together": trained.together}
+        return {**about, **facts, **trained.provenance}
     return {
         **about,
         "error": trained.error,
