@@ -88,7 +88,7 @@ def test_failed_trainings_and_luck():
     outcomes = {job.key: Outcome(10.0, 0.0, 0.1, 1.0) for job in jobs}
     outcomes[jobs[0].key] = Outcome(math.nan, math.nan, math.nan, 1.0, "the loss was not finite")
     del outcomes[jobs[5].key]
-    assert tried_by(jobs, outcomes) == [Tried(b, "fold 1", 1 / 30), Tried(b, "fold 2", 1 / 30)]
+    assert tried_by(jobs, outcomes) == [Tried(b, "fold 1", 1 / 30, 1.0), Tried(b, "fold 2", 1 / 30, 1.0)]
 
 
 def one(tried):
