@@ -6,6 +6,7 @@ seem better than they are. So what races on a fold is made, in the same way, of 
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +21,10 @@ from fasteraa.policy.policy import Policy
 from fasteraa.runtime.settings import Settings
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, run_jobs
+from fasteraa.train.runner import Runner, Say, run_jobs
 
 FOLDS = 2  # on so many a method must have tried policies: what races on one is made of what was tried on the others
+_LINES = 10  # of progress
 FEWEST = 6  # trainings; of fewer the best says nothing
 
 
@@ -70,7 +72,7 @@ class BlackBox(Method):
         if not jobs:
             return []
         task.say(f"{self.name}: {self.words(task, jobs)}")
-        return tried_by(jobs, run_jobs(runner, jobs))
+        return tried_by(jobs, run_jobs(runner, jobs, tenths(task, self.name, len(jobs))))
 
     def words(self, task: Task, jobs: Sequence[TrainJob]) -> str:
         return trainings_words(task, len(jobs), jobs[0].recipe.epochs)
@@ -124,6 +126,17 @@ def epoch_seconds(task: Task, runner: Runner) -> float:
 
 def trainings_words(task: Task, count: int, epochs: int) -> str:
     return f"{count} trainings of {epochs_words(epochs)} of {task.recipe.network}"
+
+
+def tenths(task: Task, name: str, count: int) -> Say:
+    """Of the lines about so many trainings every tenth part, and none about a few."""
+    numbers, step = itertools.count(1), math.ceil(count / _LINES)
+
+    def say(text: str) -> None:
+        if next(numbers) % step == 0 and count > _LINES:
+            task.say(f"{name}: {text}")
+
+    return say
 
 
 def too_little(task: Task, name: str, trainings: int, epochs: int) -> list[Candidate]:

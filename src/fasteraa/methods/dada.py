@@ -19,7 +19,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -57,7 +57,9 @@ _STATE: dict[str, Any] = {
     "search": str, "network": dict, "policy": dict, "variate": dict, "adam": dict, "losses": list, "seconds": float,
     "momentum": list, "generator": Tensor,
 }  # fmt: skip
+_LINES = 5  # of progress on a fold
 Pair = tuple[str, str]
+Tell = Callable[[int, float], None]  # epochs that are done, the last one's loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,12 @@ class Dada(Method):
     def _search(self, task: Task, fold: int, epochs: int) -> dict[str, Any]:
         """The pairs that were found on a fold, and the validation loss of each epoch; no pairs if it diverged."""
         search, folder = make_search(task, fold, self.settings), task.folder_of(self.name)
-        whole = search.run(epochs, None if folder is None else folder / f"{task.folds[fold].name}.pt")
+        name = task.folds[fold].name
+        whole = search.run(
+            epochs,
+            None if folder is None else folder / f"{name}.pt",
+            lambda done, loss: task.say(f"dada, {name}: epoch {done} of {epochs}, validation loss {loss:.3f}"),
+        )
         losses, seconds = [loss for loss in whole if math.isfinite(loss)], search.seconds
         if len(losses) < epochs:
             task.say(f"dada, {task.folds[fold].name}: a loss was not finite, nothing was found")
@@ -333,7 +340,7 @@ class PairSearch:
 
     @torch.inference_mode(False)
     @torch.enable_grad()
-    def run(self, epochs: int, checkpoint: Path | None = None) -> list[float]:
+    def run(self, epochs: int, checkpoint: Path | None = None, tell: Tell = lambda done, loss: None) -> list[float]:
         """The mean validation loss of each epoch, up to one that is not finite. A killed search continues."""
         self._load(checkpoint, epochs)
         losses = self.losses
@@ -345,6 +352,8 @@ class PairSearch:
                 batches = zip(self._batches(0), self._batches(1), rates, strict=False)
                 losses.append(float(torch.stack([self.step(*each) for each in batches]).mean()))
                 self.seconds = before + time.monotonic() - began
+                if epoch + 1 < epochs and epoch * _LINES // epochs != (epoch + 1) * _LINES // epochs:
+                    tell(epoch + 1, losses[-1])
                 if not math.isfinite(losses[-1]):
                     break
                 if checkpoint is not None and time.monotonic() >= save_next and epoch + 1 < epochs:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.policy.policy import Policy
 from fasteraa.report.comparison import plain
+from fasteraa.reproduce.equal_budget import among_best
 from fasteraa.reproduce.published_costs import Measured, dada_step, fast_aa_trial, gradient_step, hours
 from fasteraa.reproduce.render import publish
 from fasteraa.reproduce.result import LineResult, Reproduction
@@ -55,6 +56,7 @@ def reproduce(
     check_sources(sources or {})
     folder = Path(out)
     RunCache(folder).open()
+    table = table if only else among_best(table, folder)
     setting = Setting(
         out=folder,
         seeds=seeds if seeds is not None else 1 if quick else RUNS,
