@@ -139,7 +139,7 @@ def payable(task: Task, space: Space, budget: Budget, runner: Runner, settings: 
 def training_seconds(populations: Sequence[Population], longest: int, runner: Runner) -> dict[int, float]:
     """Of one training of 1 to so many epochs, in parts, while those of all populations share the device."""
     interval, part = populations[0].settings.interval, {0: 0.0}  # seconds of a part of so many epochs
-    for length in range(1, min(interval, longest) + 1):
+    for length in range(min(interval, longest), 0, -1):  # the usual one first: what it costs to begin is by its number
         jobs = [job for population in populations for job in population.jobs(0, length)]
         part[length] = runner.estimate(jobs) / len(jobs)
     return {
