@@ -165,4 +165,11 @@ def test_trials_of_folds_that_go_side_by_side(tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(json.dumps({"seconds": each}) + "\n" for each in seconds))
     assert fast_aa_trial(tmp_path) == pytest.approx(0.3)
-    assert Measured(None, None, None, 0.3, None).plain()["trials_per_minute"] == pytest.approx(200)
+    measured = Measured(None, None, None, 0.3, None)
+    assert measured.plain()["trials_per_minute"] == pytest.approx(200)
+    file = tmp_path / "timings.json"
+    assert Measured.of(file) == Measured(None, None, None, None, None)
+    before = Measured(10.0, 0.05, 0.02, 0.2, None)
+    file.write_text(json.dumps(before.plain()))
+    assert Measured.of(file) == before
+    assert measured.or_else(before) == Measured(10.0, 0.05, 0.02, 0.3, None)

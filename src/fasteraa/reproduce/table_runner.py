@@ -120,13 +120,13 @@ class TableRunner:
         costs = {index: line.policy for index, line in self.lines.items() if isinstance(line.policy, Cost)}
         if not costs:
             return
-        measured = self._measured_costs()
+        file = self.setting.out / self.table.name / "timings.json"
+        measured = self._measured_costs().or_else(Measured.of(file))
         for index, cost in costs.items():
             if (extrapolated := hours(cost.method, measured)) is not None:
                 self.values[index], self.extrapolations[index] = {0: extrapolated[0]}, extrapolated[1]
         if measured.training is not None or measured.paper_step is not None:
-            content = json.dumps(plain(measured.plain()), indent=1) + "\n"
-            write_atomic(self.setting.out / self.table.name / "timings.json", content)
+            write_atomic(file, json.dumps(plain(measured.plain()), indent=1) + "\n")
 
     def _measured_costs(self) -> Measured:
         """From the searches and trainings of this table."""
