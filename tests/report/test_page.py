@@ -247,7 +247,13 @@ def test_what_methods_tried(run):
     (points,) = re.findall(r'points="([^"]*)"', shown["svg"].split("line s0", 1)[1])[:1]
     heights = [float(point.split(",")[1]) for point in points.split()]
     assert heights[0] == heights[1] < heights[2]  # 2, still 2, then 1.5, which is drawn lower
-    for odd in (3, {"x": 3}, {"x": [3, ["a"], ["a", "b"]]}):
+    timed = {"tried": {"pba": [["fold 1", 2.0, 30.0], ["fold 2", 3.0, 30.0], ["fold 1", 1.0, 60.5]]}}
+    (shown,) = view(replace(record, result=timed), Options())["tried"]
+    assert shown["about"] == "3 tries, 2 min 0 s"
+    assert "best score of pba by its seconds" in shown["svg"]
+    first, last = re.search(r'points="([^"]*)"', shown["svg"].split("line s0", 1)[1]).group(1).split()
+    assert float(first.split(",")[0]) < float(last.split(",")[0])  # 30 s, and 120.5 s with the other fold's
+    for odd in (3, {"x": 3}, {"x": [3, ["a"], ["a", "b"], ["a", 1, None], ["a", float("nan")], ["a", True]]}):
         assert view(replace(record, result={"tried": odd}), Options())["tried"] == []
 
 

@@ -26,7 +26,7 @@ import torch
 from torch import Generator
 
 from fasteraa.errors import ConfigError, RunError, reason
-from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds, lengths
+from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds, lengths, plan
 from fasteraa.methods.method import Budget, Published
 from fasteraa.methods.space import Code, Space, concatenated, space_of
 from fasteraa.methods.task import Task
@@ -109,24 +109,34 @@ class FastAA(BlackBox):
         assert space is not None
         what = f"{len(jobs)} networks of {epochs_words(planned['epochs'])} of {task.recipe.network}"
         task.say(f"fast-aa: {what}, then up to {planned['trials']} trials with each")
-        apart = planned["trials"] > _FEW and core_count() > 1
+        apart, began = planned["trials"] > _FEW and core_count() > 1, time.monotonic()
         with suggesters(space.names, space.sizes, len(jobs), apart) as tpe:  # they start while the networks train
             outcomes = run_jobs(runner, jobs)
             trained = [job for job in jobs if job.key in outcomes and not outcomes[job.key].failed]
-            folds = [
-                self._trials_of(task, job, space, planned, runner, each)
-                for job, each in zip(trained, tpe, strict=False)
-            ]
+            taken = max(time.monotonic() - began, sum(each.seconds for each in outcomes.values()))
+            limit = self._left(task, planned, taken)
+            pairs = zip(trained, tpe, strict=False)
+            folds = [self._trials_of(task, job, space, planned["trials"], limit, runner, each) for job, each in pairs]
             try_all(folds, task.say)
-        return [Tried(space.decode(each.code), fold.name, each.error) for fold in folds for each in fold.trials]
+        return [
+            Tried(space.decode(each.code), fold.name, each.error, each.seconds)
+            for fold in folds
+            for each in fold.trials
+        ]
+
+    def _left(self, task: Task, planned: Mapping[str, Any], taken: float) -> float:
+        """Seconds for the trials, after what the networks really took."""
+        if "seconds" not in planned:
+            return math.inf
+        left = max(planned["seconds"] - taken, 0.0)
+        return float(plan(task, f"{self.name}/trials", self.settings, lambda: {"seconds": left})["seconds"])
 
     def _trials_of(
-        self, task: Task, job: TrainJob, space: Space, planned: Mapping[str, Any], runner: Runner, tpe: Suggester
+        self, task: Task, job: TrainJob, space: Space, count: int, seconds: float, runner: Runner, tpe: Suggester
     ) -> FoldTrials:
         scorer = Scorer(job, runner.cache.network(job), self.settings.passes, find_device(task.device))
         journal = Journal.of(task.folder_of(self.name), job, space, self.settings)
-        seconds = planned.get("trial_seconds", math.inf)
-        return FoldTrials(space, scorer, journal, planned["trials"], seconds, job.seed, tpe)
+        return FoldTrials(space, scorer, journal, count, seconds, job.seed, tpe)
 
     def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
         counts = {"fast-aa": self.settings.kept, "fast-aa-best": 1}
@@ -154,11 +164,12 @@ def payable_trials(task: Task, budget: Budget, runner: Runner, settings: FastAAS
         trials = min(settings.trials, math.floor(max(budget.trainings - folds, 0) * of_training / folds))
         cost = folds + math.ceil(folds * trials / of_training) if trials else 0
         return {"trainings": cost, "epochs": longest, "trials": trials}
+    began = time.monotonic()
     epoch = epoch_seconds(task, runner)
     epochs = math.floor(min(longest, _NETWORKS_SHARE * budget.seconds / (folds * epoch)))
     if epochs < least:
         return {"trainings": 0, "epochs": least, "trials": 0}
-    limit = {} if budget.seconds == math.inf else {"trial_seconds": budget.seconds - folds * epochs * epoch}
+    limit = {} if budget.seconds == math.inf else {"seconds": budget.seconds - (time.monotonic() - began)}
     return {"trainings": folds, "epochs": epochs, "trials": settings.trials, **limit}
 
 

@@ -88,7 +88,7 @@ def result_dict(result: Result) -> dict[str, Any]:
 
 
 def tried_by_methods(result: Result) -> dict[str, list[list[Any]]]:
-    """[fold, score] of everything that a method tried, in its order, by the label of its first candidate."""
+    """[fold, score, seconds] of all that a method tried, in its order, by the label of its first candidate."""
     tried: dict[str, list[list[Any]]] = {}
     for label, details in result.details.items():
         if "tried" in details and details["tried"] not in tried.values():

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
@@ -303,19 +304,29 @@ def _charts(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def _tried(run: RunRecord) -> list[dict[str, Any]]:
-    """For each method the best score over what it tried, a line for each fold: a lower score is better."""
+    """For each method the best score over what it cost, a line for each fold: a lower score is better."""
     tried, shown = dig(run.result, "tried"), []
     for label, rows in tried.items() if isinstance(tried, dict) else ():
-        scores: dict[str, list[float]] = {}
-        for row in rows if isinstance(rows, list) else ():
-            if isinstance(row, list) and len(row) == 2 and type(row[1]) in (int, float):
-                scores.setdefault(str(row[0]), []).append(row[1])
-        series: list[Series] = [(fold, list(enumerate(accumulate(of, min), 1))) for fold, of in scores.items()]
-        svg = chart(f"best score of {label} by the number of tries", series)
+        scores: dict[str, list[tuple[float, float]]] = {}
+        known = [row for row in rows if _is_try(row)] if isinstance(rows, list) else []
+        costs = [row[2] if len(row) > 2 else 0.0 for row in known]
+        timed = sum(costs) > 0
+        for row, cost in zip(known, accumulate(costs) if timed else count(1), strict=False):
+            fold = scores.setdefault(str(row[0]), [])
+            fold.append((cost, min([row[1], *(score for _, score in fold[-1:])])))
+        svg = chart(
+            f"best score of {label} by {'its seconds' if timed else 'the number of tries'}", list(scores.items())
+        )
         if svg:
-            count = sum(map(len, scores.values()))
-            shown.append({"title": label, "about": f"{count} tries", "svg": svg, "legend": list(scores)})
+            words = f"{len(known)} tries" + (f", {duration(sum(costs))}" if timed else "")
+            shown.append({"title": label, "about": words, "svg": svg, "legend": list(scores)})
     return shown
+
+
+def _is_try(row: Any) -> bool:
+    """Fold, score and maybe seconds."""
+    numbers = row[1:] if isinstance(row, list) and len(row) in (2, 3) else []
+    return bool(numbers) and all(type(each) in (int, float) and math.isfinite(each) for each in numbers)
 
 
 def _masses(run: RunRecord) -> list[dict[str, Any]]:
