@@ -56,13 +56,14 @@ def recipe_for(name: str, network: str, epochs: int) -> TrainRecipe:
 
 def load_set(file: Path) -> tuple[ImageSet, ImageSet]:
     content = np.load(file)
-    classes = tuple(str(number) for number in range(int(content["y"].max()) + 1))
+    names = ("x", "y", "xt", "yt") if "xt" in content else ("x_train", "y_train", "x_test", "y_test")
+    classes = tuple(str(number) for number in range(int(content[names[1]].max()) + 1))
 
     def images(x: str, y: str) -> ImageSet:
         pixels = torch.from_numpy(content[x]).permute(0, 3, 1, 2).contiguous()
         return ImageSet.of(pixels, torch.from_numpy(content[y].astype(np.int64)), classes, file.stem)
 
-    return images("x", "y"), images("xt", "yt")
+    return images(*names[:2]), images(*names[2:])
 
 
 def always(op: str) -> Policy:
@@ -83,7 +84,7 @@ def all_policies(found: Policy) -> dict[str, Policy]:
 class SetMeasurement:
     """All that is measured on one set."""
 
-    def __init__(self, file: Path, out: Path, network: str, device: str):
+    def __init__(self, file: Path, out: Path, network: str, device: str, policy: Mapping[str, Any] | None = None):
         self.name, self.network = file.stem, network
         self.train, self.test = load_set(file)
         self.folder = out / self.name
@@ -91,6 +92,8 @@ class SetMeasurement:
         self.runner = LocalRunner(RunCache(self.folder).open(), device=device, jobs=jobs, compile=False)
         self.folds = fold_splits(self.train, FOLDS, SEED)
         self.device = device
+        if policy is not None:
+            (self.folder / "faster-aa.json").write_text(json.dumps(policy))
 
     def policies(self) -> dict[str, Policy]:
         return all_policies(self.searched())
@@ -162,11 +165,21 @@ def merged(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {**new, "rows": list(rows.values()), "seen": list(seen.values())}
 
 
-def measure(data: Path, out: Path, network: str, device: str, minutes: float, only: str, have: Path | None) -> None:
+def measure(
+    data: Path,
+    out: Path,
+    network: str,
+    device: str,
+    minutes: float,
+    only: str,
+    have: Path | None,
+    policies: Path | None = None,
+) -> None:
     end = time.time() + 60 * minutes
     old = json.loads(have.read_text())["sets"] if have else {}
+    found = json.loads(policies.read_text())["sets"] if policies else {}
     files = [file for file in sorted(data.glob("*.npz")) if not only or file.stem in only.split(",")]
-    sets = [SetMeasurement(file, out, network, device) for file in files]
+    sets = [SetMeasurement(file, out, network, device, found.get(file.stem, {}).get("faster-aa")) for file in files]
     for each in sets:
         began = time.time()
         each.searched()
@@ -375,6 +388,9 @@ def main() -> None:
     measuring.add_argument("--device", default="auto")
     measuring.add_argument("--minutes", type=float, default=9.0)
     measuring.add_argument("--only", default="")
+    measuring.add_argument(
+        "--policies", type=Path, help="a record whose searched policies are taken: no set is searched"
+    )
     measuring.add_argument("--have", type=Path, help="a record of before: what it holds is not trained again")
     fitting = commands.add_parser("fit")
     fitting.add_argument("file", type=Path)
@@ -385,7 +401,7 @@ def main() -> None:
         fit(given.file, [name for name in given.without.split(",") if name], given.out)
         return
     find_device(given.device)
-    measure(given.data, given.out, given.network, given.device, given.minutes, given.only, given.have)
+    measure(given.data, given.out, given.network, given.device, given.minutes, given.only, given.have, given.policies)
 
 
 if __name__ == "__main__":
