@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -24,7 +25,7 @@ from fasteraa.comparison.table import Comparison, tabulate
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
-from fasteraa.data.large import HELD, telling
+from fasteraa.data.large import HELD, reporting
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.data.load import as_size, check_window, load_validation
 from fasteraa.data.source import canonical_split
@@ -44,7 +45,7 @@ from fasteraa.runtime.lock import exclusive
 from fasteraa.runtime.packages import check_torchvision
 from fasteraa.runtime.processes import core_count
 from fasteraa.runtime.progress import Lines, Progress, Silent
-from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, rank_device
+from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, own_rank, rank_device
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
 from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, write_settings
@@ -55,6 +56,7 @@ from fasteraa.selection.score_race import ScoreResult, race_scores
 from fasteraa.train.command import Command, main_module_key, visible_gpus
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
 from fasteraa.train.runner import Engine, Say, run_jobs
+from fasteraa.train.runner.shared import tell_end, train_along
 from fasteraa.train.tune import tuned
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ def search(
     *,
     methods: str | Sequence[str | Method] = DEFAULT_METHODS,
     race: RaceConfig | bool = True,
+    training: RaceConfig | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     device: str = "auto",
@@ -86,7 +89,8 @@ def search(
 
     `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
     Dataset of (image, label) or (image, mask)); None is the embedded sample. Without a race (`race=False`, or images
-    with masks) the policy is that of the first method. With `out` everything is kept in that folder, and `resume`
+    with masks) the policy is that of the first method; `training` is then what that method trains, if it does, and what
+    this may cost. With `out` everything is kept in that folder, and `resume`
     continues a run found there. `minutes` limits everything together. With `RaceConfig(trainings=N)` the same seed and
     settings give the same policy on the same machine. Trainings use every GPU of the machine (`devices="0,1"`: these),
     or with `engine="ray"` the cluster at `address`. Under torchrun all ranks share the gradient search; the first races
@@ -94,11 +98,14 @@ def search(
     """
     config, progress = config or SearchConfig(), progress or Silent()
     settings = RaceConfig() if race is True else race or None
+    if settings is not None and training is not None:
+        raise ConfigError("training is for methods without a race (race=False): a race says itself what is trained")
+    judged = settings or training
     chosen_methods = make_methods(methods)
     end = end_of(minutes)
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
     asked, device = device, rank_device(first_device(device, devices))
-    _check_names(config, settings, device, chosen_methods)
+    _check_names(config, judged, device, chosen_methods)
     if out is not None and not str(out):
         raise ConfigError("out must name a folder, got ''")
     if resume and out is None:
@@ -110,12 +117,12 @@ def search(
             check_beside(source, folder.path)
             _open(folder, config, chosen_methods, resume)
             stack.enter_context(exclusive(folder.path))
-        with telling(progress.say):
-            data = _load(source, config, settings, device, data_root)
+        with reporting(progress.say):
+            data = _load(source, config, judged, device, data_root)
         ranks.check_alike(_facts(config, settings, chosen_methods, data))
-        if settings is not None and settings.network is not None and config.size is None and data.masks is None:
+        if judged is not None and judged.network is not None and config.size is None and data.masks is None:
             side = min(data.size)  # what suits the images is known only now
-            check_network_builds(settings.network, side, settings.pretrained, settings.weights)
+            check_network_builds(judged.network, side, judged.pretrained, judged.weights)
         if settings is not None and settings.fine_tunes and config.critic.startswith("timm:"):
             progress.say(f"the critic {config.critic} begins with random weights: those given are for the race")
         validation = _validation(source, settings, data, data_root, config)
@@ -126,12 +133,12 @@ def search(
             data, config, device, folder=folder, resume=resume, progress=progress, ranks=ranks, validation=validation
         )
         if folder is not None:
-            write_settings(folder, config, settings, chosen_methods)
+            write_settings(folder, config, settings, chosen_methods, training)
             if not resume:
                 shown = None if asked == "auto" else asked
                 folder.keep_source(source, data_root=data_root, device=shown, minutes=minutes)
         with _says_how_to_continue(folder):
-            result = propose_and_race(task, chosen_methods, settings, end, trainer)
+            result = propose_and_race(task, chosen_methods, settings, end, trainer, training)
         if folder is not None:
             if result.race is None and (raced := raced_policy(folder)) is not None:
                 stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."
@@ -154,6 +161,7 @@ def race(
     resume: bool = False,
     device: str = "auto",
     data_root: str | Path | None = None,
+    minutes: float | None = None,
     engine: str = "local",
     jobs: int | None = None,
     devices: str | None = None,
@@ -164,6 +172,7 @@ def race(
 
     On images (`source`) our own trainings judge, as in a search. With `train`, a function of (policy, seed, out) that
     gives a score (lower is better, unless `maximize`), anything does: `key` names it in the cache in `out`.
+    `minutes` limits everything together.
     """
     chosen = parse_candidates(candidates)
     if train is not None:
@@ -174,7 +183,7 @@ def race(
             out=Path("runs/race" if out is None else out),
             seeds=seeds,
             maximize=maximize,
-            seconds=math.inf if race is None else 60 * race.minutes,
+            seconds=min(end_of(minutes) - time.time(), math.inf if race is None else 60 * race.minutes),
             jobs=jobs,
             say=(progress or Silent()).say,
         )
@@ -187,6 +196,7 @@ def race(
         resume=resume,
         device=device,
         data_root=data_root,
+        minutes=minutes,
         engine=engine,
         jobs=jobs,
         devices=devices,
@@ -238,8 +248,7 @@ def _ranks(
         )
     with open_ranks(find_device(device)) as ranks:
         if ranks.joined:
-            how = "gloo, on CPUs" if device == "cpu" else "nccl, a GPU each"
-            progress.say(f"{ranks.size} rank{'s' * (ranks.size > 1)} ({how}) share every batch of the gradient search")
+            progress.say(f"{ranks.words()} share every batch of the gradient search")
         yield ranks
 
 
@@ -362,10 +371,12 @@ def compare(
     `metric` is what the table holds: error, balanced-error (every class counts alike) or loss. With `validation` (a
     split or a folder) errors are measured on those images, with `group_by` no group of images is split.
     Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
-    Lines of progress are printed unless `progress` takes them.
+    Lines of progress are printed unless `progress` takes them. Under torchrun all ranks share every training; the
+    first alone writes.
     """
     check_torchvision()
-    until, folder, say = end_of(minutes), Path(out), (progress or Lines()).say
+    progress = progress or (Lines() if own_rank() == 0 else Silent())
+    until, folder, say = end_of(minutes), Path(out), progress.say
     if seeds < 1:
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
     if metric not in METRICS:
@@ -379,7 +390,11 @@ def compare(
         "train": train,
     }
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
-    with telling(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
+    with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
+        if not setup.ranks.is_first:
+            return cast(Comparison, train_along(setup.ranks, setup.split, setup.device))
+        if setup.ranks.joined:
+            say(f"{setup.ranks.words()} share every batch of each training")
         for warning in setup.split.warnings:
             say(warning)
         if tune or tune_lr:
@@ -389,6 +404,7 @@ def compare(
             comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:
                 _measured_per_op(setup, contenders, folder, until, say)
+        tell_end(setup.ranks, comparison)
     return comparison
 
 
@@ -482,7 +498,7 @@ def apply(
         window=check_window(window),
         device=str(find_device(device)),
     )
-    with telling(say):
+    with reporting(say):
         name, listing = list_images(job)
         images = LazyImageSet.of(listing, name, _PROBED, look=job.look)
     about = {"name": name, "images": len(images), "fingerprint": images.fingerprint}

@@ -18,6 +18,7 @@ from fasteraa.methods.op_effects import OpEffects
 from fasteraa.methods.published import Published
 from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
+from fasteraa.report.summary import summarise
 from fasteraa.runtime.files import sealed
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection import pipeline
@@ -328,6 +329,52 @@ def test_a_limit_on_everything_is_one_on_the_race(scripted):
     assert quiet.asked[0].until == pytest.approx(before + 50.0, abs=2)  # a race follows
     run([quiet], end=before + 100.0, race=None)
     assert quiet.asked[1].until == before + 100.0
+
+
+@pytest.fixture
+def ten_seconds_each(scripted, monkeypatch):
+    """A clock on which every training takes ten seconds, and nothing else any time."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+
+    def script(job):
+        now[0] += 10.0
+        return by_key(job)
+
+    scripted.script = script
+    return now
+
+
+def test_a_limit_on_everything_is_one_on_counted_trainings_too(scripted, ten_seconds_each, tmp_path):
+    """The rounds that were finished decide; with more time the race continues as if it had not been stopped."""
+    race, said = RaceConfig(trainings=40), []
+    whole = run([Proposes(*TWO), Trains(most=4)], race=race)
+    taken = [sum(each.trainings for each in whole.race.rounds[:count]) for count in range(4)]
+    end = ten_seconds_each[0] + 10 * (4 + taken[2]) + 5
+    part = run([Proposes(*TWO), Trains(most=4)], race=race, end=end, folder=tmp_path, said=said)
+    assert ten_seconds_each[0] <= end + 10
+    assert part.race.unfinished
+    assert [each.trainings for each in part.race.rounds] == [each.trainings for each in whole.race.rounds[:2]]
+    assert max(row.trainings for row in part.table) == 2
+    assert "time is up: round 3 is left out, and the rounds before it decide" in said
+    assert "Time was up before the race was over" in summarise(part)
+    again = run([Proposes(*TWO), Trains(most=4)], race=race, folder=tmp_path)
+    assert not again.race.unfinished
+    assert (again.table, again.policy.hash) == (whole.table, whole.policy.hash)
+
+
+def test_where_the_first_round_has_no_time_there_is_no_race(scripted, ten_seconds_each):
+    three = [*TWO, Candidate("uniform", named("uniform"))]
+    result = run([Proposes(*three)], race=RaceConfig(trainings=40), end=ten_seconds_each[0] + 15)
+    assert (result.race, result.note) == (None, "There was no race: the time was up in its first round.")
+
+
+def test_a_method_without_time_for_its_trainings_proposes_nothing(scripted, ten_seconds_each):
+    said, race = [], RaceConfig(trainings=40)
+    result = run([Proposes(*TWO), Trains(most=12)], race=race, end=ten_seconds_each[0] + 35, said=said)
+    assert "trains proposes nothing: the time was up before these trainings were finished" in said
+    assert result.note == "There was no race: the time was up in its first round."
+    assert [each.label for each in result.candidates] == ["none", "inverted"]
 
 
 def test_where_every_training_fails_there_is_no_race(scripted):

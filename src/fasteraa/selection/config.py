@@ -131,19 +131,33 @@ def _in_large_batches(recipe: TrainRecipe, images: int) -> TrainRecipe:
     return replace(recipe, batch_size=2 * recipe.batch_size, learning_rate=2 * recipe.learning_rate)
 
 
-def write_settings(folder: RunFolder, config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method]) -> None:
+def write_settings(
+    folder: RunFolder,
+    config: SearchConfig,
+    race: RaceConfig | None,
+    methods: Sequence[Method],
+    training: RaceConfig | None = None,
+) -> None:
     """config.toml: from here on the folder holds a run."""
-    folder.write_config(settings_text(config, race, methods))
+    folder.write_config(settings_text(config, race, methods, training=training))
 
 
 def settings_text(
-    config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method], explain: bool = False
+    config: SearchConfig,
+    race: RaceConfig | None,
+    methods: Sequence[Method],
+    explain: bool = False,
+    training: RaceConfig | None = None,
 ) -> str:
-    """All settings of a run as TOML; to `explain`, those of the training that are as its recipe says as well."""
+    """All settings of a run as TOML; to `explain`, those of the training that are as its recipe says as well.
+
+    Without a race `training` is that of the methods.
+    """
     names = [method.name for method in methods]
     text = (
         config.toml("search") + "\n" + f"[run]\nmethods = {toml_value(names)}\nrace = {toml_value(race is not None)}\n"
     )
+    race = race or training
     if race is not None:
         text += "\n" + replace(race, train={}).toml("race")
         rows = _train_rows(race) if explain else "".join(_row(name, value) for name, value in race.train.items())

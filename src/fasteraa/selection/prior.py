@@ -71,7 +71,7 @@ class Traits:
 def operations_per_image(policy: Policy) -> float:
     """Operations that an image passes through, on average."""
     passes = sum(number * share for number, share in enumerate(policy.strength.passes))
-    return passes * sum(often for _, often in policy.scaled().meetings())
+    return passes * sum(often for _, often in policy.scaled().exposures())
 
 
 @cache

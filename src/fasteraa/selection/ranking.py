@@ -148,9 +148,9 @@ def best_of(measured: list[Trial], count: int) -> list[Trial]:
 
 def keep_first(trials: list[Trial], count: int) -> list[Trial]:
     """So many of them, the first; `none` in the place of the last where it would be left out."""
-    kept = trials[:count]
+    first = trials[:count]
     left = [trial for trial in trials[count:] if trial.label == "none"]
-    return [*kept[: count - len(left)], *left]
+    return [*first[: count - len(left)], *left]
 
 
 def choose(trials: Sequence[Trial], by_loss: bool = False) -> Trial:
