@@ -3,6 +3,7 @@
     python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x, y, xt, yt); resumable
     python tools/prior.py fit results/adapt/measured.json     # writes src/fasteraa/selection/prior.json
     python tools/prior.py fit results/adapt/measured.json --without intel --out intel.json    # to be judged on that set
+    python tools/prior.py fit results/adapt/measured.json results/adapt/measured-small.json   # of two networks
 
 `measure` trains every policy on every set: on three folds of its training images with two lengths, as a race does, and
 on all of them, measured on the test images. It also records how a network that was trained without a policy fares on
@@ -15,7 +16,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,7 +233,7 @@ def effect_rows(content: Mapping[str, Any]) -> Line:
                     x.append(np.mean(features, 0))
                     y.append(np.mean(effects))
                     sets.append(name)
-    return Line(np.array(x), np.array(y), np.array(sets))
+    return Line(np.array(x), np.array(y), np.array([set_of(name) for name in sets]))
 
 
 def longer_rows(content: Mapping[str, Any]) -> Line:
@@ -250,7 +251,7 @@ def longer_rows(content: Mapping[str, Any]) -> Line:
             x.append([difference, unlearned])
             y.append(math.log(long["loss"] / none_long["loss"]) - difference)
             sets.append(name)
-    return Line(np.array(x), np.array(y), np.array(sets))
+    return Line(np.array(x), np.array(y), np.array([set_of(name) for name in sets]))
 
 
 def ridge(x: np.ndarray, y: np.ndarray, level: bool) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
@@ -325,11 +326,29 @@ def _has(record: Mapping[str, Any], label: str, epochs: int, fold: str) -> bool:
     return {("none", epochs, fold), (label, epochs, fold)} <= rows
 
 
+def read_records(files: Sequence[Path]) -> dict[str, Any]:
+    """One record of several: the sets of each network beside those of the others, named SET@NETWORK."""
+    contents = [json.loads(file.read_text()) for file in files]
+    networks = [content["about"]["network"] for content in contents]
+    sets = {
+        f"{name}@{network}" if len(files) > 1 else name: each
+        for content, network in zip(contents, networks, strict=True)
+        for name, each in content["sets"].items()
+    }
+    return {"about": {**contents[0]["about"], "network": ", ".join(networks)}, "sets": sets}
+
+
+def set_of(name: str) -> str:
+    """The images, whatever network was trained on them: they are left out together."""
+    return name.partition("@")[0]
+
+
 def without_sets(content: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """The record as if these sets had not been measured."""
-    if missing := sorted(set(names) - content["sets"].keys()):
-        raise SystemExit(f"no set {', '.join(missing)} was measured; there are {', '.join(sorted(content['sets']))}")
-    return {**content, "sets": {name: each for name, each in content["sets"].items() if name not in names}}
+    known = set(map(set_of, content["sets"]))
+    if missing := sorted(set(names) - known):
+        raise SystemExit(f"no set {', '.join(missing)} was measured; there are {', '.join(sorted(known))}")
+    return {**content, "sets": {name: each for name, each in content["sets"].items() if set_of(name) not in names}}
 
 
 def fitted(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,8 +372,8 @@ def fitted(content: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fit(file: Path, without: Collection[str] = (), out: Path = PRIOR) -> None:
-    content = without_sets(json.loads(file.read_text()), without)
+def fit(files: Sequence[Path], without: Collection[str] = (), out: Path = PRIOR) -> None:
+    content = without_sets(read_records(files), without)
     out.write_text(json.dumps(fitted(content), indent=1) + "\n")
     effect, longer = effect_rows(content), longer_rows(content)
     elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
@@ -393,12 +412,12 @@ def main() -> None:
     )
     measuring.add_argument("--have", type=Path, help="a record of before: what it holds is not trained again")
     fitting = commands.add_parser("fit")
-    fitting.add_argument("file", type=Path)
+    fitting.add_argument("files", type=Path, nargs="+")
     fitting.add_argument("--without", default="", help="sets to leave out, with commas between them")
     fitting.add_argument("--out", type=Path, default=PRIOR)
     given = parser.parse_args()
     if given.command == "fit":
-        fit(given.file, [name for name in given.without.split(",") if name], given.out)
+        fit(given.files, [name for name in given.without.split(",") if name], given.out)
         return
     find_device(given.device)
     measure(given.data, given.out, given.network, given.device, given.minutes, given.only, given.have, given.policies)
