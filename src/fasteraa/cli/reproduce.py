@@ -41,6 +41,10 @@ def reproduce_command(
     table_only: Annotated[
         bool, typer.Option("--table-only", help="Run nothing: make the table from what is there.")
     ] = False,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Take learning rate and weight decay from a small grid first, without a policy."),
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Make a table or figure of the paper again, its numbers beside ours."""
@@ -75,6 +79,7 @@ def reproduce_command(
             only=only or (),
             minutes=None if math.isinf(end) else max((end - time.time()) / 60, 0.0),
             table_only=table_only,
+            tune=tune,
             say=echo,
             command=command_line(),
         )

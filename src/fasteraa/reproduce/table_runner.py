@@ -43,13 +43,15 @@ def reproduce(
     only: str | Sequence[str] = (),
     minutes: float | None = None,
     table_only: bool = False,
+    tune: bool = False,
     say: Say = print,
     command: str | None = None,
 ) -> Reproduction:
     """Make a table of the paper again. Searches and trainings that are in the folder are not made again.
 
     `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines that have
-    each of these in data, network or label, `table_only` makes the table from what is there. Runs keep `command`.
+    each of these in data, network or label, `table_only` makes the table from what is there. `tune` takes learning rate
+    and weight decay of each data set's trainings from a grid, without a policy. Runs keep `command`.
     """
     table, until = find_table(name), end_of(minutes)
     find_device("cpu" if quick else device)
@@ -69,6 +71,7 @@ def reproduce(
         until=until,
         say=say,
         command=command,
+        tune=tune,
     )
     runner = TableRunner(setting, table, [only] if isinstance(only, str) else only)
     try:
