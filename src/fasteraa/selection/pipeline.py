@@ -124,7 +124,8 @@ def _judged(
         with make_runner(engine.name, RunCache(place).open(), **_race_runner(engine, task.recipe)) as runner:
             task = _affordable(task, data, runner, budget, settings)
             task = folded(task, data, runner, budget, bool(trains))
-            runner.prepare(task.folds)
+            if not decisions.get("setup").get("over"):  # else there is nothing left to train
+                runner.prepare(task.folds)
             spent = decisions.decide("setup", lambda: {"seconds": time.monotonic() - began})["seconds"]
             spent = budget.cost(spent, 0)
             proposed = dict(by_name)
