@@ -146,8 +146,9 @@ def save_record(folder):
 
 
 def save_journal(folder):
+    journal = Journal(folder / "1.jsonl", (3, 4))
     for trial in TRIALS:
-        Journal(folder / "1.jsonl", (3, 4)).append(trial)
+        journal.append(trial)
     return folder / "1.jsonl"
 
 
