@@ -227,6 +227,34 @@ def test_nothing_is_made_twice(make, tmp_path, monkeypatch):
     assert kept.items() <= before.items()
 
 
+@pytest.mark.parametrize("format", ["shards", "folder"])
+def test_what_was_damaged_is_made_again(make, tmp_path, format):
+    """A bit of a file or of a record, a file cut short, one that is gone: finished is what is whole."""
+    make(format=format)
+    whole = content(tmp_path / "out")
+    names = [name for name in whole if name.startswith(("train", ".tasks"))]
+    for number in (0, len(names) // 2, len(names) - 1):  # a record, and files or shards
+        path, good = tmp_path / "out" / names[number], whole[names[number]]
+        place = 31 * (number + 1) % len(good)
+        path.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
+        (tmp_path / "out" / names[number - 1]).unlink()
+        make(format=format)
+        assert content(tmp_path / "out") == whole
+        path.write_bytes(good[:place])
+        make(format=format)
+        assert content(tmp_path / "out") == whole
+
+
+def test_a_damaged_manifest_is_named(make, tmp_path):
+    make()
+    file = tmp_path / "out" / "apply.json"
+    for text in (file.read_text().replace('"seed": 0', '"seed": 1'), "{", "[]", ""):
+        file.write_text(text)
+        with pytest.raises(RunError, match=r"apply.json' is damaged, so what the folder holds is not known"):
+            make(seed=1)
+        assert file.read_text() == text
+
+
 def killed_at(make, folder, count):
     """A call in another process, killed (but not its workers, who notice) when so many tasks are finished."""
     process = multiprocessing.get_context("fork").Process(target=make, kwargs={"workers": 2, "shard_size": 2})

@@ -588,6 +588,14 @@ def test_damaged_folders_are_one_line(copy, name, content, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_value_that_changed_in_the_result_is_noticed(raced, tmp_path):
+    folder = shutil.copytree(raced, tmp_path / "run")
+    text = (folder / "result.json").read_text()
+    (folder / "result.json").write_text(text.replace("0.", "1.", 1))
+    with pytest.raises(RunError, match=r"result.json' is damaged \(its content does not match its digest\)"):
+        make_page(folder, Options())
+
+
 def test_a_checkpoint_of_other_settings(copy):
     save_checkpoint(copy / "methods/faster-aa/checkpoint.pt", {"trajectory": torch.zeros(2, 3, 1, 1, 1)})
     with pytest.raises(RunError, match="does not fit the settings"):

@@ -207,12 +207,13 @@ class Trial(NamedTuple):
 
 class Journal:
     """The trials of a fold, a sealed line of JSON each, written as soon as one is finished; without a file, none are
-    kept. `sizes` are those of the codes of the space.
+    kept. `sizes` are those of the codes of the space. Lines are numbered: one that is lost is noticed.
     """
 
     def __init__(self, file: Path | None, sizes: Sequence[int]):
         self.file = file
         self.sizes = tuple(sizes)
+        self.count = 0  # trials that are kept
 
     @classmethod
     def of(cls, folder: Path | None, job: TrainJob, space: Space, settings: FastAASettings) -> Journal:
@@ -233,16 +234,19 @@ class Journal:
             raise RunError(f"{str(self.file)!r} could not be read: {why}") from error
         for line in content.splitlines():
             try:
-                trials.append(self._trial(line))
+                trials.append(self._trial(line, len(trials)))
             except (RunError, ValueError, TypeError, KeyError):
                 break
-        whole = "".join(json.dumps(sealed(trial._asdict())) + "\n" for trial in trials).encode()
+        self.count = len(trials)
+        whole = "".join(json.dumps(_row(number, trial)) + "\n" for number, trial in enumerate(trials)).encode()
         if content != whole:
             write_atomic(self.file, whole)
         return trials
 
-    def _trial(self, line: bytes) -> Trial:
+    def _trial(self, line: bytes, number: int) -> Trial:
         row = unsealed(parse_json(line.decode(), nan=False), needed=True)
+        if row["trial"] != number:
+            raise ValueError(f"it is trial {row['trial']}, not {number}")
         code = tuple(map(int, row["code"]))
         if len(code) != len(self.sizes) or not all(0 <= c < size for c, size in zip(code, self.sizes, strict=True)):
             raise ValueError(f"the code {code} is not one of the space")
@@ -250,7 +254,12 @@ class Journal:
 
     def append(self, trial: Trial) -> None:
         if self.file is not None:
-            append_line(self.file, sealed(trial._asdict()))
+            append_line(self.file, _row(self.count, trial))
+            self.count += 1
+
+
+def _row(number: int, trial: Trial) -> dict[str, Any]:
+    return sealed({"trial": number, **trial._asdict()})
 
 
 class FoldTrials:

@@ -22,7 +22,7 @@ from fasteraa.ops.kernels import works_on
 from fasteraa.policy.apply import apply_draw, apply_masks
 from fasteraa.policy.draw import Draw, plan_of
 from fasteraa.policy.partners import read_partners
-from fasteraa.runtime.files import replacing
+from fasteraa.runtime.files import replacing, sealed
 
 _BATCH_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}  # of decoded images that are augmented at once
 _NEIGHBOURS = 16  # images that are tried in the place of a partner that cannot be read
@@ -51,7 +51,8 @@ def apply_shard(task: ShardTask) -> None:
                 for sample in augment(batch):
                     writer.write(sample)
                     samples += 1
-    record = {"samples": samples, "broken": [[each.path, each.reason] for each in broken]}
+    left_out = [[each.path, each.reason] for each in broken]
+    record = sealed({"samples": samples, "broken": left_out, "files": writer.digests})
     with replacing(task.record, partial=part_of(task.record)) as partial:
         partial.write_text(json.dumps(record) + "\n", encoding="utf-8")
 

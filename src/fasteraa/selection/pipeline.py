@@ -131,7 +131,8 @@ def _judged(
         with EndingRunner(made, math.inf if budget.trainings is None else end) as runner:
             task = _affordable(task, data, runner, budget, settings)
             task = folded(task, data, runner, budget, bool(trains))
-            runner.prepare(task.folds)
+            if not decisions.get("setup").get("over"):  # else there is nothing left to train
+                runner.prepare(task.folds)
             task = _tuned(task, runner, settings)
             spent = decisions.decide("setup", lambda: {"seconds": time.monotonic() - began})["seconds"]
             spent = budget.cost(spent, 0)
