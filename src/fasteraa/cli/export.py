@@ -25,7 +25,10 @@ def export_command(
         typer.Option(help="Leave this operation out: others take its share; may be given several times."),
     ] = None,
 ) -> None:
-    """Write a policy for another library, and say how faithful each operation is."""
+    """Write a policy for another library.
+
+    It prints how faithful each operation is there.
+    """
     from fasteraa.export import report, write
     from fasteraa.policy.resolve import load_policy
 
