@@ -37,6 +37,7 @@ def tool(name):
 
 
 generate, pictures, readme, reference, site = map(tool, ("generate", "pictures", "readme", "reference", "site"))
+screenshot = tool("screenshot")
 PAGES = [*site.pages(), ROOT / "README.md"]
 
 
@@ -104,6 +105,14 @@ def test_the_summary_in_the_readme_is_that_of_the_recorded_search():
     for row, old in zip(recorded.table, kept["table"], strict=True):
         assert (row.error, row.loss) == pytest.approx((old["error"], old["loss"]), abs=1e-3)
         assert (row.better or 0) == pytest.approx(old["better"] or 0, abs=0.02)
+
+
+def test_the_photograph_of_the_report_is_fresh():
+    """By what the page is made of: a browser is not needed to know that."""
+    assert screenshot.DIGEST.read_text().strip() == screenshot.digest(), "run `python tools/screenshot.py` (Chromium)"
+    with Image.open(screenshot.PICTURE) as picture:
+        assert picture.size == (1000, 1114)
+    assert "docs/readme/report.jpg" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_public_name_without_words_is_an_error():

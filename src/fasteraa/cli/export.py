@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -36,5 +37,20 @@ def export_command(
     options = {"native": True} if native else {}
     said = report(found, to, **options)
     write(found, to, out, **options)
-    for line in [*said, str(out)]:
+    for line in [*grouped(said), str(out)]:
         echo(line)
+
+
+def grouped(said: Sequence[str]) -> list[str]:
+    """`rotate: exact`, `flip: exact` become `exact: rotate, flip`; other lines stay as they are."""
+    from fasteraa.ops import OPS
+
+    names: dict[str, list[str]] = {}
+    rest = []
+    for line in said:
+        name, colon, how = line.partition(": ")
+        if colon and name in OPS:
+            names.setdefault(how, []).append(name)
+        else:
+            rest.append(line)
+    return [*(f"{how}: {', '.join(ops)}" for how, ops in names.items()), *rest]

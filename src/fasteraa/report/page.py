@@ -441,7 +441,8 @@ def _race(run: RunRecord, facts: dict[str, Any]) -> dict[str, Any]:
         [_race_row(row, race, run) for row in table if _numbers(dig(row, "errors"))] if isinstance(table, list) else []
     )
     most = max((row["trainings"] for row in rows), default=0)
-    forest = Forest([row["difference"] for row in rows if row["difference"] and not row["failed"]])
+    furthest = [row for row in rows if row["trainings"] == most] or rows
+    forest = Forest([row["difference"] for row in furthest if row["difference"] and not row["failed"]])
     for row in rows:
         row |= {"plot": _candidate_plot(row, rows, forest), "eliminated": row["trainings"] < most}
     raced = {row["label"] for row in rows}
