@@ -152,6 +152,35 @@ def test_the_words_of_pages_messages_and_docstrings_are_the_usual_ones():
     assert misleading_words("It was held\nback, and anew we recommend to mend it") == ["held back", "anew", "mend"]
 
 
+USUAL, LONG = 18, 32  # words of the median sentence of a page, and of nine in ten
+
+
+def sentence_lengths(text):
+    """Words of each sentence in running text: no code, tables, headings; a list's items count for themselves."""
+    prose = re.sub(r"^(`{3,})[^\n]*\n.*?^\1[ \t]*$|<!--.*?-->", "\n\n", text, flags=re.DOTALL | re.MULTILINE)
+    lengths = []
+    for part in re.split(r"\n\s*\n|\n(?=[-*|#] |\d+\. |\|)", prose):
+        words = re.sub(r"`[^`]*`", "x", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(part.split())))
+        if words and not words.startswith(("|", "#", "![")):
+            sentences = re.split(r"(?<=[.!?:])\s+(?=[A-Z*`x\[])|; ", words)
+            lengths += [len(re.findall(r"[A-Za-z][\w'-]*", sentence)) for sentence in sentences]
+    return sorted(length for length in lengths if length > 2)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("cli.md", "python.md")], ids=name_of)
+def test_sentences_are_short(page):
+    """Those of cli.md and python.md are docstrings."""
+    lengths = sentence_lengths(page.read_text(encoding="utf-8"))
+    median, ninth = lengths[len(lengths) // 2], lengths[int(0.9 * len(lengths))]
+    assert (median <= USUAL, ninth <= LONG) == (True, True), f"median {median} words, nine in ten up to {ninth}"
+
+
+def test_a_long_sentence_is_counted():
+    text = "# A heading that is long\n\nOne two three. Four five six seven.\n\n```sh\na b c d e\n```\n| a b c d |\n"
+    assert sentence_lengths(text) == [3, 4]
+    assert sentence_lengths("It is " + "very " * 40 + "long.") == [43]
+
+
 # --- links and nav -------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +252,7 @@ def test_the_gathered_pages_need_nothing_outside(tmp_path):
         for link in site.links(text):
             assert (page.parent / link.file).resolve().is_relative_to(tmp_path)
     assert (tmp_path / "examples" / "timm_training.py").exists()
-    assert "](results/search-h200/README.md)" in (tmp_path / "benchmarks.md").read_text()
+    assert "](results/search-h200/README.md)" in (tmp_path / "results.md").read_text()
     assert "](../../search.md#" in (tmp_path / "results" / "search-h200" / "README.md").read_text()
 
 
