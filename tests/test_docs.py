@@ -328,6 +328,10 @@ SMALL = {  # what makes a command of the quick start a matter of seconds
 }
 
 
+RACE = ["--race-trainings", "3", "--train-epochs", "1", "--jobs", "1"]
+COMPARED = ["--epochs", "1", "--jobs", "1", "--size", "16"]
+
+
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
     """A folder of class folders in the folder where the test then stands."""
@@ -353,6 +357,32 @@ def test_the_quick_start_works(photos, fasteraa):
         names = {}
         exec(code, names)
         assert names["augmented"].shape == names["images"].shape
+
+
+def test_the_tutorial_works(photos, fasteraa, monkeypatch):
+    """Every command, then the training with timm, with a small network and two epochs."""
+    pytest.importorskip("timm")
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    lines = [line for block in blocks(text, "sh") for line in block.splitlines() if line.startswith("fasteraa ")]
+    assert [line.split()[1] for line in lines] == ["data", "search", "show", "report", "compare"]
+    for line in lines:
+        words = shlex.split(line)[1:]
+        small = {"search": ["--size", "16", "--methods", "published", *RACE], "compare": COMPARED}.get(words[0], [])
+        code, out, err = fasteraa(*words, *small)
+        assert code == 0, f"{line}: {err}"
+        if words[0] == "search":
+            assert "Use " in out
+        assert "flatters" not in out  # the search left out what the comparison measures on
+    assert Path("runs/photos/report.html").exists()
+    assert json.loads(Path("runs/measured/comparison.json").read_text())["rows"]
+    (code,) = blocks(text, "python")
+    settings = 'NETWORK, SIZE, EPOCHS = "resnet18", 64, 20'
+    assert settings in code
+    names = {}
+    exec(code.replace(settings, 'NETWORK, SIZE, EPOCHS = "test_resnet", 32, 2'), names)
+    assert -1 <= names["gain"] <= 1
+    assert len(names["held_out"]) == 10
+    assert not set(names["held_out"]) & set(names["training"])
 
 
 # --- the guide to extending ------------------------------------------------------------------------------------------
