@@ -24,6 +24,13 @@ class Evaluation:
     outcome: Outcome
     has_seen: bool  # the policy was made with images that it is measured on
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, fit for JSON."""
+        job, outcome = self.job, self.outcome
+        numbers = {name: getattr(outcome, name) for name in ("error", "loss", "train_loss", "seconds")}
+        about = {"label": job.label, "policy": job.policy.hash, "seed": job.seed, "network": job.recipe.network}
+        return {**about, "epochs": job.recipe.epochs, **numbers, "has_seen": self.has_seen}
+
     def sentence(self) -> str:
         split, recipe = self.job.split, self.job.recipe
         return (

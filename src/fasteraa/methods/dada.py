@@ -401,7 +401,7 @@ class PairSearch:
             own.copy_(value)
 
     def step_seconds(self) -> float:
-        """Of a step, after the first two, which start things; the search is none to go on with after that."""
+        """Of a step, after the first two, which start things; it cannot be continued after that."""
         began = 0.0
         for number, batches in zip(range(_MEASURED), self._endless(), strict=False):
             if number == _MEASURED // 2:

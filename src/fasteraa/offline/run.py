@@ -60,7 +60,7 @@ def run_job(job: ApplyJob, about: Mapping[str, Any], workers: int, broken_budget
     manifest = {"source": dict(about), "settings": job.settings()}
     _open(job, manifest)
     tasks = tasks_of(job, len(listing))
-    records = dict(_finished(tasks, say))
+    records = dict(_intact(tasks, say))
     waiting = [task for task in tasks if task not in records]
     progress = _Progress(job, len(listing), len(tasks) - len(waiting), say)
     allowed = allowed_broken(len(listing), broken_budget)
@@ -125,7 +125,7 @@ def _write(file: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def _finished(tasks: Sequence[ShardTask], say: Say) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
+def _intact(tasks: Sequence[ShardTask], say: Say) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
     """Tasks that are finished, and whose files are still what was written; all others are made again."""
     said_at = time.monotonic()
     for number, task in enumerate(tasks):

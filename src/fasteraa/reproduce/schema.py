@@ -140,7 +140,7 @@ def _small_set(**settings: Any) -> TrainRecipe:
     return TrainRecipe(**{**defaults, **settings})
 
 
-# for the sets of our own table that the paper does not have
+# for the sets that the paper does not have
 OWN_RECIPES: dict[str, TrainRecipe] = {
     "fashion-300/wrn-16-2": _small_set(epochs=240),
     "fashion-1000/wrn-16-2": _small_set(epochs=100),

@@ -1,4 +1,4 @@
-"""Every table and figure of the paper's sections 5 and 6, as data, and the table of our own."""
+"""Every table and figure of the paper's sections 5 and 6, as data, and one that the paper does not have."""
 
 from __future__ import annotations
 
