@@ -167,14 +167,18 @@ def ended(run):
 def wait_for(folder, epochs):
     latest = time.monotonic() + 120
     while time.monotonic() < latest:
-        if (folder / "metrics.jsonl").exists() and len(distances(folder)) >= epochs:
+        if metrics(folder).exists() and len(distances(folder)) >= epochs:
             return
         time.sleep(0.1)
     pytest.fail("the search did not begin")
 
 
+def metrics(folder):
+    return folder / "methods" / "faster-aa" / "metrics.jsonl"
+
+
 def distances(folder):
-    return [json.loads(line)["distance"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line)["distance"] for line in metrics(folder).read_text().splitlines()]
 
 
 def rank_process(agent, rank):

@@ -83,7 +83,7 @@ class Split:
 def _on(data: Images, device: torch.device) -> Images:
     if not isinstance(data, ImageSet):
         return data
-    return replace(data, images=data.images.to(image_device(data.images, device)))
+    return data.on(image_device(data.images, device))
 
 
 def twice_words(count: int, of: int) -> str:
