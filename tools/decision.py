@@ -70,7 +70,7 @@ def _of_set(
     for count in (1, 2):
         for raced in combinations(folds, count):
             others = [fold for fold in folds if fold not in raced]
-            expected = _expected(policies, rows, seen[raced[0]], epochs, file) if use_prior else {}
+            expected = _expected(policies, rows, seen[raced[0]], epochs, later / epochs, file) if use_prior else {}
             trials = tuple(
                 _trial(
                     Candidate(label, policies[label], expected=expected.get(label)),
@@ -94,11 +94,13 @@ def _log(row: Mapping[str, Any]) -> float:
 
 
 def _expected(
-    policies: Mapping[str, Policy], rows: Rows, seen: Mapping[str, Any], epochs: int, file: str
+    policies: Mapping[str, Policy], rows: Rows, seen: Mapping[str, Any], epochs: int, length: float, file: str
 ) -> dict[str, Expected]:
     plain, none = Measured(**seen["plain"]), rows["none", epochs, seen["fold"]]
     return {
-        label: predict(Traits.of(policy, plain, Measured(**seen["of"][label]), none["train_loss"]), file)
+        label: predict(
+            Traits.of(policy, plain, Measured(**seen["of"][label]), none["train_loss"]).after(length, file), file
+        )
         for label, policy in policies.items()
         if label != "none"
     }

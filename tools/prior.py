@@ -254,6 +254,25 @@ def longer_rows(content: Mapping[str, Any]) -> Line:
     return Line(np.array(x), np.array(y), np.array([set_of(name) for name in sets]))
 
 
+def learned_by_length(content: Mapping[str, Any]) -> float:
+    """By how much what is unlearned without a policy falls with four times the length, within the range of `Traits`."""
+    falls = []
+    for record in content["sets"].values():
+        rows = {
+            (row["epochs"], row["on"]): row for row in record["rows"] if row["label"] == "none" and not row["failed"]
+        }
+        both = [
+            (rows[SHORT, fold], rows[LONG, fold]) for epochs, fold in rows if epochs == LONG and (SHORT, fold) in rows
+        ]
+        falls += [_unlearned(short) - _unlearned(long) for short, long in both]
+    return float(np.mean(falls))
+
+
+def _unlearned(row: Mapping[str, Any]) -> float:
+    plain = Measured(row["error"], row["error"], row["loss"])
+    return Traits.of(named("none"), plain, plain, row["train_loss"]).unlearned
+
+
 def ridge(x: np.ndarray, y: np.ndarray, level: bool) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
     """Level, means, scales and weights of standardised features; without a level, of features as they are."""
     means, scales = (x.mean(0), x.std(0) + 1e-9) if level else (np.zeros(x.shape[1]), np.ones(x.shape[1]))
@@ -367,6 +386,7 @@ def fitted(content: Mapping[str, Any]) -> dict[str, Any]:
         },
         "longer": {
             "difference": round(float(carried[0]), 4), "unlearned": round(float(carried[1]), 4),
+            "learned": round(learned_by_length(content), 4),
             "spread": round(float(np.sqrt(np.mean((longer.y - later) ** 2))), 4),
         },
     }  # fmt: skip

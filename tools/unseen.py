@@ -105,7 +105,9 @@ def search(plan: Plan, name: str, kind: str, cores: str) -> float:
         print(f"{name}, {kind}: {done.stderr[-2000:] or done.stdout[-2000:]}", flush=True)
         return 0.0
     seconds = time.time() - began
-    (folder / "seconds.json").write_text(json.dumps({"seconds": seconds, "cores": cores}) + "\n")
+    (folder / "seconds.json").write_text(
+        json.dumps({"seconds": seconds, "cores": cores, "minutes": plan.minutes[kind]}) + "\n"
+    )
     print(f"{name}, {kind}: {Policy.load(folder / 'policy.json').name} in {seconds:.0f} s", flush=True)
     return seconds
 
@@ -191,7 +193,7 @@ class Trainings:
             if (folder / "seconds.json").exists():
                 policy, took = Policy.load(folder / "policy.json"), json.loads((folder / "seconds.json").read_text())
                 race = policy.provenance.get("race", {})
-                searches[kind] = {"chosen": policy.name, "seconds": took["seconds"], "race": race}
+                searches[kind] = {"chosen": policy.name, **took, "race": race}
         return searches
 
 
@@ -214,7 +216,7 @@ def run(plan: Plan, names: Sequence[str], pairs: int, side_by_side: int) -> None
 def write_record(plan: Plan, trainings: Sequence[Trainings]) -> None:
     about = {
         "machine": device_name(plan.device), "commit": commit(), "torch": torch.__version__, "network": plan.network,
-        "epochs": plan.epochs, "race minutes": dict(plan.minutes), "tuned": plan.tune,
+        "epochs": plan.epochs, "tuned": plan.tune,
     }  # fmt: skip
     sets = {one.name: one.record() for one in trainings}
     (plan.out / "unseen.json").write_text(json.dumps({"about": about, "sets": sets}, indent=1) + "\n")

@@ -112,6 +112,25 @@ def test_a_file_that_is_no_prior_is_named(tmp_path, changed):
         read_prior(prior_file(tmp_path, **changed))
 
 
+def test_a_prediction_is_one_for_the_training_to_come(tmp_path, monkeypatch):
+    """Which learns more by heart; far from the length of the race it orders candidates and says no more."""
+    seen = traits(train_loss=0.4)
+    assert seen.after(4.0).unlearned == pytest.approx(seen.unlearned - read_prior()["longer"]["learned"])
+    assert seen.after(1.0) == seen
+    assert seen.after(1000.0).unlearned == -4.0
+    assert predict(seen.after(4.0)).effect < predict(seen).effect
+    runner, lengths = LocalRunner(cache_in(tmp_path), device="cpu", jobs=1), []
+    monkeypatch.setattr(Traits, "after", lambda self, length, prior: lengths.append(length) or self)
+    task = task_of(brightness_classes(60), replace(RECIPE, epochs=8))
+    own = Candidate("own", named("uniform"), expected=Expected(0.3, 0.2))
+    for epochs in (8, 16, 72):
+        longer = replace(task, recipe=replace(RECIPE, epochs=epochs))
+        far = with_prior([*CANDIDATES, own], longer, runner, seed=0, epochs=8)
+    assert lengths == [1.0, 1.0, 2.0, 2.0, 8.0, 8.0]
+    assert {each.label: each.expected for each in far if each.expected} == {"own": own.expected}
+    assert far[0].label == "none"
+
+
 CANDIDATES = [Candidate("inverted", WORST), Candidate("mild", named("uniform-half")), Candidate("none", named("none"))]
 
 

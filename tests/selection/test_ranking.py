@@ -130,7 +130,9 @@ def test_the_training_to_come_may_be_longer():
 
 def test_a_difference_is_carried_on_by_the_lines_of_the_race(tmp_path):
     file = tmp_path / "prior.json"
-    file.write_text(json.dumps({**read_prior(), "longer": {"difference": 0.0, "unlearned": 0.0, "spread": 0.3}}))
+    file.write_text(
+        json.dumps({**read_prior(), "longer": {"difference": 0.0, "unlearned": 0.0, "learned": 2.0, "spread": 0.3}})
+    )
     race = [
         replace(trial(label, (error,) * 3, 10**6, loss=1.0), length=4.0, prior=str(file))
         for label, error in (("none", 11.0), ("a", 10.0))

@@ -61,6 +61,11 @@ class Traits:
             unlearned=min(max(math.log(max(train_loss, _LEAST_LOSS) / held_out), low), high),
         )
 
+    def after(self, length: float, prior: str = "") -> Traits:
+        """In trainings `length` times as long, by which more is learned by heart."""
+        learned = read_prior(prior)["longer"]["learned"] * _quadruplings(length)
+        return replace(self, unlearned=max(self.unlearned - learned, _FITTED[0]))
+
     @property
     def features(self) -> list[float]:
         """Each alone, and what it means for a network that has much to learn."""
@@ -88,7 +93,7 @@ def _checked(content: Any, where: str) -> dict[str, Any]:
         line, longer = content["effect"], content["longer"]
         rows = [np.array(line[name], float) for name in ("means", "scales", "weights")]
         covariance = np.array(line["covariance"], float)
-        own = np.array([line["level"], longer["difference"], longer["unlearned"]], float)
+        own = np.array([line["level"], *(longer[name] for name in ("difference", "unlearned", "learned"))], float)
         spreads = np.array([line["spread"], longer["spread"]], float)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{where} is no prior of a race: tools/prior.py fit makes one") from error
@@ -138,7 +143,9 @@ def _quadruplings(length: float) -> float:
 def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed: int, epochs: int) -> list[Candidate]:
     """In the order in which a small budget keeps them: `none`, then the best by what is predicted on these images.
 
-    The one training that it needs, of `none` on the first fold, is the first of the race. Nothing is predicted, and
+    It is predicted for the length of the training to come; so far from it that no line was checked there, the
+    predictions order candidates and no more. The one training that this needs, of `none` on the first fold, is the
+    first of the race. Nothing is predicted, and
     candidates stay in their order, of fine-tuning, for which the lines were not fitted, and where that training does no
     better than guessing: such a network cannot see what a policy does to an image.
     """
@@ -156,8 +163,11 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
     clean = load_clean(network, job, find_device(task.device))
     if is_guessing(clean.plain.error, job.split.held_out.labels):
         return [*first, *others]
-    predicted = [_predicted(each, clean, job, outcome, task.prior) for each in others]
-    return [*first, *sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)]
+    length = task.recipe.epochs / epochs
+    predicted = [_predicted(each, clean, job, outcome, min(length, _LONGEST), task.prior) for each in others]
+    ordered = sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)
+    own = {each.label: each.expected for each in others}
+    return [*first, *(each if length <= _LONGEST else replace(each, expected=own[each.label]) for each in ordered)]
 
 
 def is_guessing(error: float, labels: Tensor) -> bool:
@@ -166,10 +176,12 @@ def is_guessing(error: float, labels: Tensor) -> bool:
     return error / 100 > wrong - 2 * math.sqrt(wrong * (1 - wrong) / len(labels))
 
 
-def _predicted(candidate: Candidate, clean: CleanNetwork, job: TrainJob, outcome: Outcome, prior: str) -> Candidate:
+def _predicted(
+    candidate: Candidate, clean: CleanNetwork, job: TrainJob, outcome: Outcome, length: float, prior: str
+) -> Candidate:
     """Unless its method says what it expects. Of a schedule, as it is on average over the training."""
     if candidate.expected is not None:
         return candidate
     policy = candidate.policy_on(job.split.name).flattened()
     traits = Traits.of(policy, clean.plain, clean.measure(policy), outcome.train_loss)
-    return replace(candidate, expected=predict(traits, prior))
+    return replace(candidate, expected=predict(traits.after(length, prior), prior))

@@ -113,12 +113,16 @@ def differences(trials: Sequence[Trial]) -> list[Difference]:
 def _difference(trial: Trial, none: Trial, noise: float) -> Difference:
     if trial is none:
         return Difference(0.0, 0.0)
-    measured = fmean(trial.logarithms) - fmean(none.logarithms)
-    now = _weighed(Difference(measured, noise), trial.expected)
-    if trial.failed or none.failed or trial.length <= 1:
-        return now
-    mean = longer_difference(now.mean, trial.unlearned - none.unlearned, trial.length, trial.prior)
-    return Difference(mean, math.hypot(now.spread, longer_spread(trial.length, trial.prior)))
+    measured = Difference(fmean(trial.logarithms) - fmean(none.logarithms), noise)
+    if trial.length > 1 and not trial.failed and not none.failed:
+        measured = _carried_on(measured, trial.unlearned - none.unlearned, trial.length, trial.prior)
+    return _weighed(measured, trial.expected)
+
+
+def _carried_on(now: Difference, unlearned: float, length: float, prior: str) -> Difference:
+    """To the length of the training to come: its noise shrinks with it, and the line is off by some more."""
+    mean, noise = (longer_difference(*each, length, prior) for each in ((now.mean, unlearned), (now.spread, 0.0)))
+    return Difference(mean, math.hypot(noise, longer_spread(length, prior)))
 
 
 def _weighed(measured: Difference, expected: Expected | None) -> Difference:
