@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -329,3 +330,29 @@ def test_killed_and_resumed(tmp_path):
     assert "add --resume to continue" in error
     resumed, _ = start(tmp_path / "cut", "--resume").communicate(timeout=600)
     assert resumed.strip() == whole.strip() != ""
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+SEARCHED = """
+import resource, sys
+import fasteraa
+from fasteraa import SearchConfig
+config = SearchConfig(epochs=1, batch_size=512, critic="small")
+fasteraa.search(sys.argv[1], config, methods="faster-aa", race=False, minutes=0.2, device="cpu")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.alone
+def test_memory_is_that_of_the_images_and_a_constant(tmp_path):
+    """At most 1.3 times the images, beside what a search on a thousand takes."""
+    peaks = {}
+    for count in (1_000, 200_000):
+        file = tmp_path / "images.npz"
+        images = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        np.savez(file, x_train=images, y_train=np.arange(count) % 10)
+        command = [sys.executable, "-c", SEARCHED, str(file)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        peaks[count] = int(done.stdout.split()[-1])
+    assert peaks[200_000] - peaks[1_000] < 1.3 * 199_000 * 32 * 32 * 3
