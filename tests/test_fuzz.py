@@ -484,3 +484,11 @@ def test_damage(name, tmp_path):
         promise(kind, file, name in WRITES)
 
     always()
+
+
+def test_the_page_has_these_numbers():
+    page = (Path(__file__).parents[1] / "docs" / "promises.md").read_text(encoding="utf-8")
+    assert f"of each of {len(FORMATS)} kinds" in page
+    for each in (200, 8, len(PAST)):
+        assert f" | {each} " in page
+        assert f"| {each * len(FORMATS):,} |" in page

@@ -1,6 +1,8 @@
 """Weights from files: what fits is loaded, what does not is named, nothing is executed."""
 
+import math
 import pickle
+import zipfile
 
 import pytest
 import torch
@@ -71,6 +73,23 @@ def test_files_that_hold_no_weights(content, tmp_path):
     torch.save([1, 2], tmp_path / "list.pth")
     with pytest.raises(ConfigError, match="must hold a state dict"):
         build(LITE0, 3, 64, weights=tmp_path / "list.pth")
+
+
+def test_weights_that_grow_or_are_no_numbers(tmp_path):
+    """A compressed file, a tensor of one value that pretends to be many, and what a flipped bit may leave."""
+    file = tmp_path / "w.pth"
+    torch.save({"a": torch.zeros(100_000)}, file)
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(tmp_path / "small.pth", "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(ConfigError, match="could not be read: it is compressed"):
+        read_weights(tmp_path / "small.pth")
+    torch.save({"a": torch.zeros(1).expand(10**12)}, file)
+    with pytest.raises(ConfigError, match="the tensor 'a' is larger than the file"):
+        read_weights(file)
+    torch.save({"a": torch.tensor([1, 2]), "b": torch.tensor([0.5, math.nan])}, file)
+    with pytest.raises(ConfigError, match="the tensor 'b' holds values that are not finite"):
+        read_weights(file)
 
 
 def test_a_tag_of_pretrained_weights_is_not_silently_random():
