@@ -48,7 +48,7 @@ from fasteraa.runtime.progress import Lines, Progress, Silent
 from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, rank_device
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
-from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, write_settings
+from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, with_critic_weights, write_settings
 from fasteraa.selection.pipeline import propose_and_race
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult, race_scores
@@ -93,6 +93,7 @@ def search(
     """
     config, progress = config or SearchConfig(), progress or Silent()
     settings = RaceConfig() if race is True else race or None
+    config = with_critic_weights(config, settings)
     chosen_methods = make_methods(methods)
     end = end_of(minutes)
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
@@ -116,7 +117,7 @@ def search(
             side = min(data.size)  # what suits the images is known only now
             check_network_builds(settings.network, side, settings.pretrained, settings.weights)
         if settings is not None and settings.fine_tunes and config.critic.startswith("timm:"):
-            progress.say(f"the critic {config.critic} begins with random weights: those given are for the race")
+            progress.say(_critic_words(config))
         validation = _validation(source, settings, data, data_root, config)
         if folder is not None:
             stack.enter_context(folder.restored_if_refused() if resume else nullcontext())
@@ -267,6 +268,13 @@ def _check_names(config: SearchConfig, race: RaceConfig | None, device: str, met
         check_network_builds(race.network, config.size, race.pretrained, race.weights)
     elif race is not None and race.fine_tunes:
         fine_tuning(config, race)
+
+
+def _critic_words(config: SearchConfig) -> str:
+    """What a critic of timm's begins with, where weights were given for the race."""
+    if config.critic_weights is None:
+        return f"the critic {config.critic} begins with random weights: those given are for the race (critic_weights)"
+    return f"the critic {config.critic} begins with the weights of the race; its norm layers keep their statistics"
 
 
 def _open(folder: RunFolder, config: SearchConfig, methods: Sequence[Method], resume: bool) -> None:

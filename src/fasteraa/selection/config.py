@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods import Method
-from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.config import PRETRAINED, SearchConfig
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.settings import Settings, setting, toml_value
 
@@ -103,6 +103,13 @@ def fine_tuning(config: SearchConfig, race: RaceConfig) -> TrainRecipe:
     recipe = replace(recipe, epochs=race.epochs or recipe.epochs, flip=config.flip)
     recipe = replace(recipe, **race.train)
     return probing(recipe) if race.judge == "probe" else recipe
+
+
+def with_critic_weights(config: SearchConfig, race: RaceConfig | None) -> SearchConfig:
+    """Where the critic is the network that is fine-tuned, it begins with what that begins with."""
+    if race is None or not race.fine_tunes or config.critic != race.network or config.critic_weights is not None:
+        return config
+    return replace(config, critic_weights=race.weights or PRETRAINED)
 
 
 def probing(recipe: TrainRecipe) -> TrainRecipe:
