@@ -68,17 +68,22 @@ def set_up(
         largest = CPU_SIDE if find_device(device).type == "cpu" else None  # as a search has it
         split = open_split(source, folder=folder, large=HELD, **{"largest": largest, **data})
         runner.cache.open()
-        recipe = recipe or choose_recipe(len(split.train), min(split.train.size), device, network)
+        if recipe is None:
+            recipe = choose_recipe(len(split.train), min(split.train.size), device, network)
+            check_network_builds(recipe.network, min(split.train.size), False, "")
         yield Setup(runner, split, TrainRecipe.make({**recipe.plain(), **(train or {})}), device)
 
 
 def check_network_builds(network: str, size: int | None, pretrained: bool, weights: str) -> None:
-    """Once, without images: weights that do not fit and unknown names are noticed here."""
+    """Once, without images: weights that do not fit, unknown names and sizes are noticed here."""
     from fasteraa.nets import build
+    from fasteraa.nets.timm import PREFIX, check_size
     from fasteraa.runtime.seeds import seeded
 
     with seeded(0):
-        build(network, 2, size, pretrained=pretrained, weights=weights or None)
+        made = build(network, 2, size, pretrained=pretrained, weights=weights or None)
+    if size is not None and network.startswith(PREFIX):
+        check_size(made, network, size)
 
 
 def open_finetuning(
