@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,7 @@ from fasteraa._version import commit
 from fasteraa.data import ImageSet, load
 from fasteraa.policy.named import named
 from fasteraa.runtime.device import device_name, find_device
+from fasteraa.selection.finetuning import operations_per_image
 from fasteraa.train.affinity import CleanNetwork
 from fasteraa.train.guess import load_logits
 from fasteraa.train.job import TrainJob
@@ -178,6 +180,93 @@ def write(sets: list[SetMeasurement], given: argparse.Namespace) -> None:
     (given.out / "prior-measured.json").write_text(json.dumps(content) + "\n")
 
 
+# --- fitting ---------------------------------------------------------------------------------------------------------
+
+PRIOR = Path(__file__).resolve().parent.parent / "src" / "fasteraa" / "selection" / "finetune_prior.json"
+_LEAST = 0.02  # of a spread: fewer sets than there are kinds of images were measured
+
+
+class Effects:
+    """Logarithms of losses relative to `none`: (sets, shots, draws, policies); NaN where nothing was measured."""
+
+    def __init__(self, content: Mapping[str, Any]):
+        self.names = list(content["sets"])
+        self.of = np.full((len(self.names), len(SHOTS), DRAWS, len(POLICIES) - 1), np.nan)
+        for number, record in enumerate(content["sets"].values()):
+            for row in record["rows"]:
+                place = self.of[number, SHOTS.index(row["shots"]), row["draw"]]
+                for column, name in enumerate(POLICIES[1:]):
+                    if name in row["of"]:
+                        place[column] = math.log(row["of"][name]["loss"] / row["of"]["none"]["loss"])
+
+    def mean(self, sets: np.ndarray) -> np.ndarray:
+        """Of each policy over sets, each of which counts the same."""
+        per_set: np.ndarray = np.nanmean(self.of[sets].reshape(int(sets.sum()), -1, self.of.shape[-1]), axis=1)
+        return per_set.mean(0)
+
+    def variances(self, means: np.ndarray) -> tuple[float, float]:
+        """Between sets: what policies have in common, and what each has alone.
+
+        By products of different draws of a set, which have no noise of a training in common.
+        """
+        away = self.of - means
+        one, other = (away[:, :, draw].reshape(-1, away.shape[-1]) for draw in range(2))
+        pairs = [
+            np.outer(a, b) for a, b in zip(one, other, strict=True) if np.isfinite(a).all() and np.isfinite(b).all()
+        ]
+        products = np.mean(pairs, axis=0)
+        alike = float(np.diag(products).mean())
+        count = len(products)
+        common = float((products.sum() - np.trace(products)) / (count * (count - 1)))
+        return max(common, _LEAST**2), max(alike - common, _LEAST**2)
+
+
+def line_of(means: np.ndarray) -> tuple[float, float, float]:
+    """Level, slope on operations per image, and spread about it: for policies that were not measured."""
+    x = np.array([operations_per_image(named(name)) for name in POLICIES[1:]])
+    slope, level = np.polyfit(x, means, 1)
+    return float(level), float(slope), float(np.std(means - level - slope * x))
+
+
+def fit(file: Path) -> None:
+    content = json.loads(file.read_text())
+    effects = Effects(content)
+    every = np.ones(len(effects.names), dtype=bool)
+    means = effects.mean(every)
+    common, alone = effects.variances(means)
+    level, slope, spread = line_of(means)
+    prior = {
+        "about": {**content["about"], "sets": effects.names, "trainings": int(np.isfinite(effects.of).sum())},
+        "effects": {name: round(float(mean), 4) for name, mean in zip(POLICIES[1:], means, strict=True)},
+        "common": round(math.sqrt(common), 4),
+        "alone": round(math.sqrt(alone), 4),
+        "line": {"level": round(level, 4), "operations": round(slope, 4), "spread": round(spread, 4)},
+    }
+    PRIOR.write_text(json.dumps(prior, indent=1) + "\n")
+    print(json.dumps(prior, indent=1))
+    report(effects)
+
+
+def report(effects: Effects) -> None:
+    """How well each set is predicted by the others, and what the policy that they say is best does there."""
+    truth, elsewhere, chosen = [], [], []
+    for number in range(len(effects.names)):
+        others = np.arange(len(effects.names)) != number
+        means, own = effects.mean(others), effects.mean(~others)
+        truth.append(own)
+        elsewhere.append(means)
+        chosen.append(own[means.argmin()])
+    y, x = np.array(truth), np.array(elsewhere)
+    print("\n| prediction of a set by the others | error of log loss | right sign |\n|---|---|---|")
+    print(f"| no effect | {np.sqrt(np.mean(y**2)):.3f} | |")
+    print(f"| the mean of each policy | {np.sqrt(np.mean((y - x) ** 2)):.3f} | {np.mean((x < 0) == (y < 0)):.0%} |")
+    head = " | ".join(POLICIES[1:])
+    print(f"\n| set | {head} | the best elsewhere |\n|" + "---|" * (len(POLICIES) + 1))
+    for name, row, each in zip(effects.names, y, chosen, strict=True):
+        print(f"| {name} | " + " | ".join(f"{value:+.3f}" for value in row) + f" | {each:+.3f} |")
+    print("| mean | " + " | ".join(f"{value:+.3f}" for value in y.mean(0)) + f" | {np.mean(chosen):+.3f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
@@ -191,7 +280,10 @@ def main() -> None:
     measuring.add_argument("--steps", type=int, default=STEPS)
     measuring.add_argument("--side", type=int, default=SIDE)
     measuring.add_argument("--measured", type=int, default=500, help="images that a training is measured on, at most")
-    measure(parser.parse_args())
+    fitting = commands.add_parser("fit")
+    fitting.add_argument("file", type=Path)
+    given = parser.parse_args()
+    fit(given.file) if given.command == "fit" else measure(given)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.selection.config import RaceConfig, probing, race_recipe
+from fasteraa.selection.finetuning import methods_budget
 from fasteraa.selection.folds import folded, judged_by_validation, raceable
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.result import RaceResult, Result, chosen_policy
@@ -128,7 +129,10 @@ def _judged(
             spent = decisions.decide("setup", lambda: {"seconds": time.monotonic() - began})["seconds"]
             spent = budget.cost(spent, 0)
             proposed = dict(by_name)
-            share = budget.less(spent).share((METHOD_SHARE if race else 1.0) / max(len(trains), 1))  # the same for all
+            left = budget.less(spent)
+            if race is not None and trains and task.recipe.fine_tunes:
+                left = methods_budget(left, task, runner)
+            share = left.share((METHOD_SHARE if race else 1.0) / max(len(trains), 1))  # the same for all
             for method in trains:
                 proposed[method.name], cost = _propose(method, task, share, runner)
                 spent += cost
