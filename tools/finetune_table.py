@@ -67,7 +67,7 @@ def rows(data: Path, weights: str, out: Path, name: str, shots: int, end: float,
         about = {**had}
         if policies:
             compared = fasteraa.compare(
-                source, policies, out=folder, seeds=SEEDS, train=train, tune_lr=rate is None,
+                source, policies, out=folder, seeds=SEEDS, train=train, tune_lr="none" if rate is None else False,
                 minutes=max(0.0, (end - time.time()) / 60), **given,
             )  # fmt: skip
             table |= {row.label: {"errors": dict(row.errors), "seconds": row.train_seconds} for row in compared.rows}

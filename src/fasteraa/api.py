@@ -21,7 +21,7 @@ from fasteraa.comparison.contenders import Contender, jobs_of, parse_contenders
 from fasteraa.comparison.evaluation import Evaluation, run_evaluation
 from fasteraa.comparison.setup import Setup, check_network_builds, set_up
 from fasteraa.comparison.table import Comparison, tabulate
-from fasteraa.comparison.tune import tuned
+from fasteraa.comparison.tune import tuned, tuned_each
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
@@ -349,7 +349,7 @@ def compare(
     device: str = "auto",
     minutes: float | None = None,
     per_op: bool = False,
-    tune_lr: bool = False,
+    tune_lr: bool | str = False,
     metric: str = "error",
     engine: str = "local",
     devices: str | None = None,
@@ -362,7 +362,8 @@ def compare(
 
     `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
     labels. `network` is for where there is no `recipe`, with `pretrained` (timm's own) or `weights` (a file) it is
-    fine-tuned; `train` changes settings of the recipe, `tune_lr` takes the best learning rate of three for all.
+    fine-tuned; `train` changes settings of the recipe. `tune_lr` takes for each policy the best learning rate of three,
+    on held-out training images; `tune_lr="none"` for all the one that is best without a policy.
     `metric` is what the table holds: error, balanced-error (every class counts alike) or loss. With `validation` (a
     split or a folder) errors are measured on those images, with `group_by` no group of images is split.
     Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
@@ -374,6 +375,8 @@ def compare(
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
     if metric not in METRICS:
         raise ConfigError(f"unknown metric {metric!r}: {choices_hint(metric, METRICS)}")
+    if tune_lr not in (True, False, "none"):
+        raise ConfigError(f"tune_lr must be True (for each policy), 'none' (for all on none) or False, got {tune_lr!r}")
     contenders = parse_contenders(policies, seeds)
     trained: dict[str, Any] = {
         "recipe": recipe,
@@ -386,8 +389,10 @@ def compare(
     with telling(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
         for warning in setup.split.warnings:
             say(warning)
-        if tune_lr:
+        if tune_lr == "none":
             setup = replace(setup, recipe=tuned(setup.runner, setup.split, setup.recipe, say))
+        elif tune_lr:
+            contenders = tuned_each(setup.runner, setup.split, setup.recipe, contenders, say)
         with exclusive(folder):
             comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:
