@@ -64,8 +64,8 @@ class SearchConfig(Settings):
     critic: str = setting("auto", "The critic's network: auto, wrn-40-2, resnet-50, small, or timm:NAME.")
     critic_weights: str | None = setting(
         None,
-        "The critic begins with the weights in this file, or with timm's own (pretrained). Where it is the network that "
-        "is fine-tuned, they are those of the race.",
+        "The critic begins with the weights in this file, or with timm's own (pretrained). Where it is the network "
+        "that is fine-tuned, they are those of the race.",
     )
     critic_norm: str = setting(
         "none", "The critic's norm layers: none, or batch, as the paper's networks have them.", choices=NORMS
