@@ -27,6 +27,7 @@ from fasteraa._version import commit
 from fasteraa.data import ImageSet, load
 from fasteraa.policy.named import named
 from fasteraa.runtime.device import device_name, find_device
+from fasteraa.selection.config import probing
 from fasteraa.selection.finetuning import operations_per_image
 from fasteraa.train.affinity import CleanNetwork
 from fasteraa.train.guess import load_logits
@@ -94,8 +95,10 @@ class SetMeasurement:
     def jobs(self, draw: int, shots: int, split: Split) -> list[TrainJob]:
         given = self.given
         recipe = recipe_for(self.name, given.weights, len(split.train), given.steps, given.side)
+        recipe = probing(recipe) if given.probe else recipe
+        keep = not given.probe
         return [
-            TrainJob(f"{name}-{shots}", named(name), recipe, draw, split, keep_network=name == "none")
+            TrainJob(f"{name}-{shots}", named(name), recipe, draw, split, keep_network=keep and name == "none")
             for name in POLICIES
         ]
 
@@ -141,9 +144,9 @@ class SetMeasurement:
                     for label, o in outcomes.items()
                     if o is not None and not o.failed
                 }
-                if "none" in of and file.exists():
+                if "none" in of and (file.exists() or self.given.probe):
                     known = {"shots": shots, "draw": draw, "images": len(split.train), "measured": len(split.held_out)}
-                    rows.append({**known, "of": of, "seen": json.loads(file.read_text())})
+                    rows.append({**known, "of": of, "seen": json.loads(file.read_text()) if file.exists() else None})
         return rows
 
 
@@ -280,6 +283,7 @@ def main() -> None:
     measuring.add_argument("--steps", type=int, default=STEPS)
     measuring.add_argument("--side", type=int, default=SIDE)
     measuring.add_argument("--measured", type=int, default=500, help="images that a training is measured on, at most")
+    measuring.add_argument("--probe", action="store_true", help="linear probes, as a race on a CPU takes them")
     fitting = commands.add_parser("fit")
     fitting.add_argument("file", type=Path)
     given = parser.parse_args()
