@@ -12,6 +12,7 @@ from fasteraa.comparison.table import has_seen
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.policy import Policy
 from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Engine, run_jobs
 
 
@@ -27,7 +28,7 @@ class Evaluation:
         split, recipe = self.job.split, self.job.recipe
         return (
             f"{self.job}: {self.outcome.error:.2f}% errors on {len(split.held_out)} images ({split.name}), "
-            f"{recipe.network} trained for {recipe.epochs} epochs in {self.outcome.seconds:.0f} s"
+            f"{recipe.network} trained for {epochs_words(recipe.epochs)} in {self.outcome.seconds:.0f} s"
         )
 
 

@@ -13,6 +13,7 @@ from fasteraa.data.large import HELD
 from fasteraa.runtime.device import device_name, find_device, first_device
 from fasteraa.train.recipe import (
     TrainRecipe,
+    check_body,
     check_network,
     choose_recipe,
     epochs_words,
@@ -71,7 +72,7 @@ def set_up(
         if recipe is None:
             recipe = choose_recipe(len(split.train), min(split.train.size), device, network)
             check_network_builds(recipe.network, min(split.train.size), False, "")
-        yield Setup(runner, split, TrainRecipe.make({**recipe.plain(), **(train or {})}), device)
+        yield Setup(runner, split, check_body(TrainRecipe.make({**recipe.plain(), **(train or {})})), device)
 
 
 def check_network_builds(network: str, size: int | None, pretrained: bool, weights: str) -> None:

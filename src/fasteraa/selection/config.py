@@ -57,6 +57,17 @@ class RaceConfig(Settings):
     )
     train: Mapping[str, Any] = field(default_factory=dict, metadata={"about": "Other settings of the training."})
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from fasteraa.train.recipe import check_one_of_both
+
+        check_one_of_both(self.pretrained, self.weights)
+        if not self.fine_tunes and (self.judge == "probe" or self.train.get("freeze")):
+            asked = "judge = probe" if self.judge == "probe" else "train.freeze"
+            raise ConfigError(
+                f"{asked} trains a head alone, so the body needs weights of its own: --pretrained, or --weights FILE"
+            )
+
     @property
     def fine_tunes(self) -> bool:
         """Whether the training begins with weights of another task."""
