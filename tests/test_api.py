@@ -299,6 +299,16 @@ def test_a_race_repeats_itself_and_continues(tmp_path):
         race([named("uniform"), replace(named("general"), name="uniform")])
 
 
+def test_a_limit_on_everything_ends_a_race_too(tmp_path, fasteraa):
+    result = race("uniform,general", minutes=0.01)
+    assert (result.chosen, result.note) == ("none", "There was no race: the time was up before one could begin.")
+    with pytest.raises(ConfigError, match="minutes must be at least 0, got -1"):
+        race("uniform", minutes=-1, train=lambda policy, seed, out: 0.0, key="mine", out=tmp_path / "run")
+    given = ["race", "-p", "uniform", "--subset", 60, "--size", 8, "--minutes", 0, "--out", tmp_path / "shell", *ALONE]
+    code, out, _ = fasteraa(*given)
+    assert (code, "There was no race: the time was up" in out) == (0, True)
+
+
 @pytest.mark.slow
 def test_the_shell_races_as_python_does(tmp_path):
     flags = ["--seed", 3, "--subset", 60, "--size", 8, "--race-trainings", 9, "--train-epochs", 2, *ALONE]

@@ -18,6 +18,8 @@ from PIL import Image
 
 from fasteraa.cli.app import app
 from fasteraa.data import load
+from fasteraa.data.resolve import SOURCES
+from fasteraa.methods import METHODS
 from fasteraa.methods.faster_aa.objective import penalty_gradient
 from fasteraa.nets import Critic
 from fasteraa.ops import OPS
@@ -25,6 +27,7 @@ from fasteraa.policy import Policy
 from fasteraa.testing.methods import check_method
 from fasteraa.testing.ops import CHECKS, parity
 from fasteraa.testing.sources import check_source
+from fasteraa.train.runner import RUNNERS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,6 +41,7 @@ def tool(name):
 
 generate, pictures, readme, reference, site = map(tool, ("generate", "pictures", "readme", "reference", "site"))
 PAGES = [*site.pages(), ROOT / "README.md"]
+ALSO = [ROOT / "CONTRIBUTING.md", ROOT / "Makefile", ROOT / "pyproject.toml"]  # name paths, too
 
 
 def name_of(path):
@@ -282,6 +286,59 @@ def test_documented_scripts_exist():
     for page in PAGES:
         for script in re.findall(r"python3? ((?:tools|examples)/\w+\.py)", page.read_text(encoding="utf-8")):
             assert (ROOT / script).is_file(), f"{page.name}: {script}"
+
+
+ROOMS = sorted(path.name for path in (ROOT / "src" / "fasteraa").iterdir() if path.is_dir())
+TOPS = "src|tests|tools|examples|docs|results"
+# a file or folder of this repository, or a file of a room without its beginning: `train/runner/local.py`
+PATH = re.compile(
+    rf"(?<![\w./-])((?:{TOPS})/[\w./-]*\w|(?:fasteraa|{'|'.join(ROOMS)})/[\w./-]*\w\.(?:py|html|css|npz))"
+)
+MODULE = re.compile(r"`(fasteraa(?:\.\w+)+)")
+
+
+def absent_paths(text):
+    homes = (ROOT, ROOT / "src", ROOT / "src" / "fasteraa")
+    named = {match[1] for match in PATH.finditer(text) if not re.search(r"\b[A-Z]{3,}\b", Path(match[1]).stem)}
+    return sorted(path for path in named if not any((home / path).exists() for home in homes))
+
+
+def absent_names(text):
+    return sorted({match[1] for match in MODULE.finditer(text) if not resolves(match[1])})
+
+
+@cache
+def resolves(name):
+    """Whether it is a module, something in one, or a group of entry points."""
+    if name in {METHODS.group, RUNNERS.group, SOURCES.group}:
+        return True
+    module, _, attribute = name.rpartition(".")
+    if importlib.util.find_spec(module) is None:
+        return False
+    inside = importlib.import_module(module)
+    return hasattr(inside, attribute) or (hasattr(inside, "__path__") and importlib.util.find_spec(name) is not None)
+
+
+def test_paths_in_pages_and_comments_lead_somewhere():
+    sources = [path for folder in ("src", "tools", "examples") for path in (ROOT / folder).rglob("*.py")]
+    absent = {name_of(path): absent_paths(path.read_text(encoding="utf-8")) for path in [*PAGES, *ALSO, *sources]}
+    assert {page: paths for page, paths in absent.items() if paths} == {}
+
+
+def test_names_of_the_package_in_pages_exist():
+    absent = {name_of(path): absent_names(path.read_text(encoding="utf-8")) for path in [*PAGES, *ALSO]}
+    assert {page: names for page, names in absent.items() if names} == {}
+
+
+def test_absent_paths_and_names_are_noticed():
+    text = "`tests/gone.py`, ops/tone.py, train/runner/gone.py, `export/NAME.py`, runs/a/policy.json, src/fasteraa/ops"
+    assert absent_paths(text) == ["tests/gone.py", "train/runner/gone.py"]
+    assert absent_names(
+        "`fasteraa.search(`, `fasteraa.ops.tone.gone`, `fasteraa.testing.runners`, `fasteraa.gone`"
+    ) == [
+        "fasteraa.gone",
+        "fasteraa.ops.tone.gone",
+    ]
 
 
 SMALL = {  # what makes a command of the quick start a matter of seconds

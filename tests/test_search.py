@@ -14,13 +14,14 @@ from PIL import Image
 
 import fasteraa
 from fasteraa import api
-from fasteraa.data import ImageSet
+from fasteraa.data import ImageSet, load
 from fasteraa.errors import ConfigError, DataError, RunError
 from fasteraa.methods import Candidate, Method
 from fasteraa.methods.config import SearchConfig, read_config, read_tables
 from fasteraa.methods.faster_aa.run import gradient_search
 from fasteraa.policy import Policy
 from fasteraa.runtime.progress import Silent
+from fasteraa.selection.config import RaceConfig
 
 QUICK = SearchConfig(epochs=3, batch_size=16, sub_policies=2, ops=("flip", "invert", "brightness", "solarize"))
 
@@ -329,3 +330,15 @@ def test_killed_and_resumed(tmp_path):
     assert "add --resume to continue" in error
     resumed, _ = start(tmp_path / "cut", "--resume").communicate(timeout=600)
     assert resumed.strip() == whole.strip() != ""
+
+
+def test_a_method_that_trains_without_a_race(tmp_path):
+    """`training` says what its trainings are and how many; a race says so itself."""
+    data, config = load(None, size=8, subset=60), SearchConfig(epochs=1, batch_size=16)
+    training = RaceConfig(trainings=6, network="small", epochs=1, train={"batch_size": 16})
+    result = fasteraa.search(data, config, methods="random", race=False, training=training, out=tmp_path, device="cpu")
+    assert (result.race, result.policy.name) == (None, "random-top-5")
+    records = [json.loads(file.read_text()) for file in (tmp_path / "race" / "runs").glob("*.json")]
+    assert [record["recipe"]["epochs"] for record in records] == [1] * 6
+    with pytest.raises(ConfigError, match="training is for methods without a race"):
+        fasteraa.search(data, config, methods="random", training=training)

@@ -15,7 +15,7 @@ import json
 import math
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,6 +68,8 @@ def drawn_splits(data: ImageSet, draw: int, most: int) -> Iterator[tuple[int, Sp
         rank[mine] = np.arange(len(mine))
     for shots in SHOTS:
         held_out = data._take(np.flatnonzero(rank >= shots))
+        if len(held_out) < len(data.classes):  # it has no more images
+            continue
         if len(held_out) > most:
             held_out = held_out.subset(most, draw)
         yield shots, Split(data._take(np.flatnonzero(rank < shots)), held_out, f"draw {draw}")
@@ -208,19 +210,20 @@ class Effects:
         return per_set.mean(0)
 
     def variances(self, means: np.ndarray) -> tuple[float, float]:
-        """Between sets: what policies have in common, and what each has alone.
+        """Of a set that is new: what policies have in common, and what each has alone.
 
-        By products of different draws of a set, which have no noise of a training in common.
+        By products of different drawings of a set, which have no noise of a training in common.
         """
-        away = self.of - means
-        one, other = (away[:, :, draw].reshape(-1, away.shape[-1]) for draw in range(2))
-        pairs = [
-            np.outer(a, b) for a, b in zip(one, other, strict=True) if np.isfinite(a).all() and np.isfinite(b).all()
-        ]
-        products = np.mean(pairs, axis=0)
-        alike = float(np.diag(products).mean())
-        count = len(products)
-        common = float((products.sum() - np.trace(products)) / (count * (count - 1)))
+        away = (self.of - means).reshape(len(self.names), -1, self.of.shape[-1])
+        per_set = []
+        for rows in away:
+            sound = rows[np.isfinite(rows).all(1)]
+            pairs = [np.outer(a, b) for i, a in enumerate(sound) for j, b in enumerate(sound) if i != j]
+            per_set += [np.mean(pairs, axis=0)] if pairs else []
+        products, count = np.mean(per_set, axis=0), away.shape[-1]
+        few = (len(per_set) + 1) / (len(per_set) - 1)  # the means are of these very sets, and err for another
+        alike = few * float(np.diag(products).mean())
+        common = few * float((products.sum() - np.trace(products)) / (count * (count - 1)))
         return max(common, _LEAST**2), max(alike - common, _LEAST**2)
 
 
@@ -231,8 +234,10 @@ def line_of(means: np.ndarray) -> tuple[float, float, float]:
     return float(level), float(slope), float(np.std(means - level - slope * x))
 
 
-def fit(file: Path) -> None:
-    content = json.loads(file.read_text())
+def fit(files: Sequence[Path]) -> None:
+    contents = [json.loads(file.read_text()) for file in files]
+    content = {"about": contents[-1]["about"], "sets": {n: s for each in contents for n, s in each["sets"].items() if
+                                                       s["rows"]}}  # fmt: skip
     effects = Effects(content)
     every = np.ones(len(effects.names), dtype=bool)
     means = effects.mean(every)
@@ -285,7 +290,7 @@ def main() -> None:
     measuring.add_argument("--measured", type=int, default=500, help="images that a training is measured on, at most")
     measuring.add_argument("--probe", action="store_true", help="linear probes, as a race on a CPU takes them")
     fitting = commands.add_parser("fit")
-    fitting.add_argument("file", type=Path)
+    fitting.add_argument("file", type=Path, nargs="+", help="what was measured, maybe in several calls")
     given = parser.parse_args()
     fit(given.file) if given.command == "fit" else measure(given)
 

@@ -2,6 +2,7 @@
 
     python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x, y, xt, yt); resumable
     python tools/prior.py fit results/adapt/measured.json     # writes src/fasteraa/selection/prior.json
+    python tools/prior.py fit results/adapt/measured.json --without intel --out intel.json    # to be judged on that set
 
 `measure` trains every policy on every set: on three folds of its training images with two lengths, as a race does, and
 on all of them, measured on the test images. It also records how a network that was trained without a policy fares on
@@ -14,7 +15,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -196,7 +197,7 @@ class Line(NamedTuple):
     sets: np.ndarray
 
 
-def _policies(record: Mapping[str, Any]) -> dict[str, Policy]:
+def policies_of(record: Mapping[str, Any]) -> dict[str, Policy]:
     return all_policies(Policy.from_json(json.dumps(record["faster-aa"])))
 
 
@@ -204,7 +205,7 @@ def effect_rows(content: Mapping[str, Any]) -> Line:
     """A row for each policy, set and length: the mean over folds."""
     x, y, sets = [], [], []
     for name, record in content["sets"].items():
-        policies, rows = _policies(record), {(row["label"], row["epochs"], row["on"]): row for row in record["rows"]}
+        policies, rows = policies_of(record), {(row["label"], row["epochs"], row["on"]): row for row in record["rows"]}
         for label, policy in policies.items():
             for epochs in (SHORT, LONG) if label != "none" else ():
                 features, effects = [], []
@@ -297,7 +298,7 @@ def label_means(content: Mapping[str, Any], line: Line) -> np.ndarray:
     labels = [
         label
         for record in content["sets"].values()
-        for label in _policies(record)
+        for label in policies_of(record)
         if label != "none"
         for epochs in (SHORT, LONG)
         if sum(_has(record, label, epochs, each["fold"]) for each in record["seen"] if each["epochs"] == epochs) > 1
@@ -311,14 +312,21 @@ def _has(record: Mapping[str, Any], label: str, epochs: int, fold: str) -> bool:
     return {("none", epochs, fold), (label, epochs, fold)} <= rows
 
 
-def fit(file: Path) -> None:
-    content = json.loads(file.read_text())
+def without_sets(content: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The record as if these sets had not been measured."""
+    if missing := sorted(set(names) - content["sets"].keys()):
+        raise SystemExit(f"no set {', '.join(missing)} was measured; there are {', '.join(sorted(content['sets']))}")
+    return {**content, "sets": {name: each for name, each in content["sets"].items() if name not in names}}
+
+
+def fitted(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The prior as its file has it."""
     effect, longer = effect_rows(content), longer_rows(content)
     elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
     level, means, scales, weights = ridge(effect.x, effect.y, True)
     floor, factor = spread_parts(effect, effect.y - elsewhere)
     *_, carried = ridge(longer.x, longer.y, False)
-    prior = {
+    return {
         "about": {**content["about"], "rows": len(effect.y), **_sets(effect=effect, longer=longer)},
         "effect": {
             "level": round(float(level), 5), "means": _rounded(means), "scales": _rounded(scales),
@@ -330,7 +338,13 @@ def fit(file: Path) -> None:
             "spread": round(float(np.sqrt(np.mean((longer.y - later) ** 2))), 4),
         },
     }  # fmt: skip
-    PRIOR.write_text(json.dumps(prior, indent=1) + "\n")
+
+
+def fit(file: Path, without: Collection[str] = (), out: Path = PRIOR) -> None:
+    content = without_sets(json.loads(file.read_text()), without)
+    out.write_text(json.dumps(fitted(content), indent=1) + "\n")
+    effect, longer = effect_rows(content), longer_rows(content)
+    elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
     print(f"{len(effect.y)} effects on {len(set(effect.sets))} sets, each predicted by the others\n")
     print("| prediction | error of log loss | right sign |\n|---|---|---|")
     print(_report("no effect", effect.y, np.zeros(len(effect.y))))
@@ -364,9 +378,11 @@ def main() -> None:
     measuring.add_argument("--have", type=Path, help="a record of before: what it holds is not trained again")
     fitting = commands.add_parser("fit")
     fitting.add_argument("file", type=Path)
+    fitting.add_argument("--without", default="", help="sets to leave out, with commas between them")
+    fitting.add_argument("--out", type=Path, default=PRIOR)
     given = parser.parse_args()
     if given.command == "fit":
-        fit(given.file)
+        fit(given.file, [name for name in given.without.split(",") if name], given.out)
         return
     find_device(given.device)
     measure(given.data, given.out, given.network, given.device, given.minutes, given.only, given.have)

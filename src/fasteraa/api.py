@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -21,11 +22,11 @@ from fasteraa.comparison.contenders import Contender, jobs_of, parse_contenders
 from fasteraa.comparison.evaluation import Evaluation, run_evaluation
 from fasteraa.comparison.setup import Setup, check_network_builds, set_up
 from fasteraa.comparison.table import Comparison, tabulate
-from fasteraa.comparison.tune import tuned, tuned_each
+from fasteraa.comparison.tune import tuned_each
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
-from fasteraa.data.large import HELD, telling
+from fasteraa.data.large import HELD, reporting
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.data.load import as_size, check_window, load_validation
 from fasteraa.data.source import canonical_split
@@ -45,16 +46,19 @@ from fasteraa.runtime.lock import exclusive
 from fasteraa.runtime.packages import check_torchvision
 from fasteraa.runtime.processes import core_count
 from fasteraa.runtime.progress import Lines, Progress, Silent
-from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, rank_device
+from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, own_rank, rank_device
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
 from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, with_critic_weights, write_settings
 from fasteraa.selection.pipeline import propose_and_race
+from fasteraa.selection.prior import read_prior
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult, race_scores
 from fasteraa.train.command import Command, main_module_key, visible_gpus
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
 from fasteraa.train.runner import Engine, Say, run_jobs
+from fasteraa.train.runner.shared import tell_end, train_along
+from fasteraa.train.tune import tuned
 
 if TYPE_CHECKING:
     from fasteraa.offline.run import Applied
@@ -70,6 +74,7 @@ def search(
     *,
     methods: str | Sequence[str | Method] = DEFAULT_METHODS,
     race: RaceConfig | bool = True,
+    training: RaceConfig | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     device: str = "auto",
@@ -85,7 +90,8 @@ def search(
 
     `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
     Dataset of (image, label) or (image, mask)); None is the embedded sample. Without a race (`race=False`, or images
-    with masks) the policy is that of the first method. With `out` everything is kept in that folder, and `resume`
+    with masks) the policy is that of the first method; `training` is then what that method trains, if it does, and what
+    this may cost. With `out` everything is kept in that folder, and `resume`
     continues a run found there. `minutes` limits everything together. With `RaceConfig(trainings=N)` the same seed and
     settings give the same policy on the same machine. Trainings use every GPU of the machine (`devices="0,1"`: these),
     or with `engine="ray"` the cluster at `address`. Under torchrun all ranks share the gradient search; the first races
@@ -93,12 +99,15 @@ def search(
     """
     config, progress = config or SearchConfig(), progress or Silent()
     settings = RaceConfig() if race is True else race or None
-    config = with_critic_weights(config, settings)
+    if settings is not None and training is not None:
+        raise ConfigError("training is for methods without a race (race=False): a race says itself what is trained")
+    judged = settings or training
+    config = with_critic_weights(config, judged)
     chosen_methods = make_methods(methods)
     end = end_of(minutes)
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
     asked, device = device, rank_device(first_device(device, devices))
-    _check_names(config, settings, device, chosen_methods)
+    _check_names(config, judged, device, chosen_methods)
     if out is not None and not str(out):
         raise ConfigError("out must name a folder, got ''")
     if resume and out is None:
@@ -110,12 +119,12 @@ def search(
             check_beside(source, folder.path)
             _open(folder, config, chosen_methods, resume)
             stack.enter_context(exclusive(folder.path))
-        with telling(progress.say):
-            data = _load(source, config, settings, device, data_root)
+        with reporting(progress.say):
+            data = _load(source, config, judged, device, data_root)
         ranks.check_alike(_facts(config, settings, chosen_methods, data))
-        if settings is not None and settings.network is not None and config.size is None and data.masks is None:
+        if judged is not None and judged.network is not None and config.size is None and data.masks is None:
             side = min(data.size)  # what suits the images is known only now
-            check_network_builds(settings.network, side, settings.pretrained, settings.weights)
+            check_network_builds(judged.network, side, judged.pretrained, judged.weights)
         if settings is not None and settings.fine_tunes and config.critic.startswith("timm:"):
             progress.say(_critic_words(config))
         validation = _validation(source, settings, data, data_root, config)
@@ -126,12 +135,12 @@ def search(
             data, config, device, folder=folder, resume=resume, progress=progress, ranks=ranks, validation=validation
         )
         if folder is not None:
-            write_settings(folder, config, settings, chosen_methods)
+            write_settings(folder, config, settings, chosen_methods, training)
             if not resume:
                 shown = None if asked == "auto" else asked
                 folder.keep_source(source, data_root=data_root, device=shown, minutes=minutes)
         with _says_how_to_continue(folder):
-            result = propose_and_race(task, chosen_methods, settings, end, trainer)
+            result = propose_and_race(task, chosen_methods, settings, end, trainer, training)
         if folder is not None:
             if result.race is None and (raced := raced_policy(folder)) is not None:
                 stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."
@@ -154,6 +163,7 @@ def race(
     resume: bool = False,
     device: str = "auto",
     data_root: str | Path | None = None,
+    minutes: float | None = None,
     engine: str = "local",
     jobs: int | None = None,
     devices: str | None = None,
@@ -164,6 +174,7 @@ def race(
 
     On images (`source`) our own trainings judge, as in a search. With `train`, a function of (policy, seed, out) that
     gives a score (lower is better, unless `maximize`), anything does: `key` names it in the cache in `out`.
+    `minutes` limits everything together.
     """
     chosen = parse_candidates(candidates)
     if train is not None:
@@ -174,7 +185,7 @@ def race(
             out=Path("runs/race" if out is None else out),
             seeds=seeds,
             maximize=maximize,
-            seconds=math.inf if race is None else 60 * race.minutes,
+            seconds=min(end_of(minutes) - time.time(), math.inf if race is None else 60 * race.minutes),
             jobs=jobs,
             say=(progress or Silent()).say,
         )
@@ -187,6 +198,7 @@ def race(
         resume=resume,
         device=device,
         data_root=data_root,
+        minutes=minutes,
         engine=engine,
         jobs=jobs,
         devices=devices,
@@ -238,8 +250,7 @@ def _ranks(
         )
     with open_ranks(find_device(device)) as ranks:
         if ranks.joined:
-            how = "gloo, on CPUs" if device == "cpu" else "nccl, a GPU each"
-            progress.say(f"{ranks.size} rank{'s' * (ranks.size > 1)} ({how}) share every batch of the gradient search")
+            progress.say(f"{ranks.words()} share every batch of the gradient search")
         yield ranks
 
 
@@ -262,6 +273,7 @@ def _check_names(config: SearchConfig, race: RaceConfig | None, device: str, met
     find_device(device)
     if race is not None:
         check_torchvision()
+        read_prior(race.prior)
     for method in methods:
         method.check(config)
     if race is not None and race.network is not None:
@@ -349,6 +361,7 @@ def compare(
     device: str = "auto",
     minutes: float | None = None,
     per_op: bool = False,
+    tune: bool = False,
     tune_lr: bool | str = False,
     metric: str = "error",
     engine: str = "local",
@@ -362,15 +375,18 @@ def compare(
 
     `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
     labels. `network` is for where there is no `recipe`, with `pretrained` (timm's own) or `weights` (a file) it is
-    fine-tuned; `train` changes settings of the recipe. `tune_lr` takes for each policy the best learning rate of three,
-    on held-out training images; `tune_lr="none"` for all the one that is best without a policy.
+    fine-tuned; `train` changes settings of the recipe. `tune` takes the best learning rate and weight decay of a small
+    grid for all, measured without a policy; `tune_lr` takes for each policy the best learning rate of three, on
+    held-out training images, `tune_lr="none"` for all the one that is best without a policy.
     `metric` is what the table holds: error, balanced-error (every class counts alike) or loss. With `validation` (a
     split or a folder) errors are measured on those images, with `group_by` no group of images is split.
     Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
-    Lines of progress are printed unless `progress` takes them.
+    Lines of progress are printed unless `progress` takes them. Under torchrun all ranks share every training; the
+    first alone writes.
     """
     check_torchvision()
-    until, folder, say = end_of(minutes), Path(out), (progress or Lines()).say
+    progress = progress or (Lines() if own_rank() == 0 else Silent())
+    until, folder, say = end_of(minutes), Path(out), progress.say
     if seeds < 1:
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
     if metric not in METRICS:
@@ -386,17 +402,23 @@ def compare(
         "train": train,
     }
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
-    with telling(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
+    with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
+        if not setup.ranks.is_first:
+            return cast(Comparison, train_along(setup.ranks, setup.split, setup.device))
+        if setup.ranks.joined:
+            say(f"{setup.ranks.words()} share every batch of each training")
         for warning in setup.split.warnings:
             say(warning)
-        if tune_lr == "none":
-            setup = replace(setup, recipe=tuned(setup.runner, setup.split, setup.recipe, say))
-        elif tune_lr:
+        if tune or tune_lr == "none":
+            best = tuned(setup.runner, setup.split, setup.recipe, say, rates_only=not tune)
+            setup = replace(setup, recipe=best)
+        if tune_lr is True:
             contenders = tuned_each(setup.runner, setup.split, setup.recipe, contenders, say)
         with exclusive(folder):
             comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:
                 _measured_per_op(setup, contenders, folder, until, say)
+        tell_end(setup.ranks, comparison)
     return comparison
 
 
@@ -490,7 +512,7 @@ def apply(
         window=check_window(window),
         device=str(find_device(device)),
     )
-    with telling(say):
+    with reporting(say):
         name, listing = list_images(job)
         images = LazyImageSet.of(listing, name, _PROBED, look=job.look)
     about = {"name": name, "images": len(images), "fingerprint": images.fingerprint}

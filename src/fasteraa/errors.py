@@ -76,8 +76,8 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def choices_hint(wrong: str, known: Iterable[str]) -> str:
+def choices_hint(wrong: str, names: Iterable[str]) -> str:
     """`did you mean 'rotate'? choices: ...`, for the end of an error message."""
-    known = list(known)
-    near = get_close_matches(wrong, known, n=1)
-    return (f"did you mean {near[0]!r}? " if near else "") + "choices: " + ", ".join(known)
+    names = list(names)
+    near = get_close_matches(wrong, names, n=1)
+    return (f"did you mean {near[0]!r}? " if near else "") + "choices: " + ", ".join(names)

@@ -2,7 +2,9 @@
 
 import json
 
-from fasteraa.bench.offline import Generated, OfflineSpeed
+import pytest
+
+from fasteraa.bench.offline import Generated, OfflineSpeed, write_files
 
 
 def test_the_command_appends_its_record(fasteraa, tmp_path):
@@ -18,9 +20,25 @@ def test_the_command_appends_its_record(fasteraa, tmp_path):
     assert record["machine"]["commit"]
 
 
+def test_files_that_are_read_and_what_limits(fasteraa, tmp_path):
+    out = tmp_path / "offline.jsonl"
+    flags = ("--images", 40, "--copies", 1, "--seconds", 0.1, "--size", 24, "--workers", 1, "--jpeg", "--out", out)
+    code, said, _ = fasteraa("bench", "offline", *flags)
+    assert code == 0
+    assert "What limits it: " in said
+    record = json.loads(out.read_text())
+    assert record["jpeg"]
+    assert min(record[name] for name in ("reading_s", "policy_s", "encoding_s")) > 0
+    files = sorted((write_files(tmp_path, 30, 8)).rglob("*.jpg"))
+    assert len(files) == 30
+    assert len({file.parent for file in files}) == 10
+
+
 def test_ratios():
-    found = OfflineSpeed(10, 1, 32, 2, "cpu", 1.0, 80.0, 100.0, 90.0, 120.0, None)
+    found = OfflineSpeed(10, 1, 32, 2, "cpu", 1.0, 80.0, 100.0, 90.0, 120.0, None, True, 0.005, 0.01, 0.0025)
     assert (found.ratio, found.cpu_ratio) == (0.8, 0.75)
+    assert found.shares == pytest.approx({"reading": 0.2, "the policy": 0.4, "encoding": 0.1})
+    assert found.limit == "the policy"
 
 
 def test_generated_images_differ():

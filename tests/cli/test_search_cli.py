@@ -23,7 +23,7 @@ from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.report.outputs import _shown
 from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.selection.config import write_settings
+from fasteraa.selection.config import RaceConfig, write_settings
 
 QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
 TINY = ["--network", "wrn-10-1", "--train-epochs", 1, "--jobs", 1]  # trainings of a race
@@ -541,3 +541,38 @@ def test_the_command_of_a_report_does_it_again(command, pictures, tmp_path, insi
         assert again.provenance[what] == first.provenance[what]
     kept = [tomllib.loads((Path(run) / "config.toml").read_text()) for run in ("runs/again", "my runs/one")]
     assert kept[0] == kept[1]
+
+
+# --- published settings ----------------------------------------------------------------------------------------------
+
+
+def test_published_settings_of_a_method():
+    """Its own settings and those of its trainings, as many as it wants unless there is a limit; flags come last."""
+    asked = effective({"set_": ["pba.trials=8"]}, None, "paper", "svhn", False, methods="pba")
+    (method,) = asked.make_methods()
+    assert (method.settings.trials, method.settings.epochs, method.settings.interval) == (8, 160, 3)
+    assert asked.race is None
+    training = asked.training
+    assert (training.network, training.epochs, training.trainings) == ("wrn-40-2", 160, 1_000_000)
+    assert training.train["weight_decay"] == 5e-3
+    limited = effective({}, None, "paper", "cifar10", True, {"minutes": 9.0}, "autoaugment")
+    assert (limited.race.trainings, limited.race.minutes, limited.race.epochs) == (None, 9.0, 120)
+    assert limited.race.train == {"learning_rate": 0.01, "weight_decay": 1e-4, "batch_size": 128}
+    assert effective({}, None, "paper", "cifar10", False, methods="fast-aa", minutes=5.0).training.trainings is None
+    plain = effective({}, None, "paper", "cifar10", methods="faster-aa,random")
+    assert plain.race == RaceConfig()  # which have no trainings of their own
+    other = effective({"set_": ["train.learning_rate=0.5"]}, None, "paper", "cifar10", False, methods="autoaugment")
+    assert other.training.train["learning_rate"] == 0.5
+    with pytest.raises(ConfigError, match="pba, autoaugment were published with different trainings"):
+        effective({}, None, "paper", "cifar10", methods="pba,autoaugment")
+
+
+def test_trainings_of_a_method_without_a_race_are_kept_for_a_resume(tmp_path):
+    asked = effective({}, None, race=False, race_flags={"network": "small", "epochs": 7}, methods="random")
+    folder = RunFolder(tmp_path)
+    write_settings(folder, asked.config, asked.race, asked.make_methods(), asked.training)
+    again = effective({}, folder.config)
+    assert (again.race, again.training) == (None, asked.training)
+    assert again.training.epochs == 7
+    with pytest.raises(ConfigError, match=r"a setting of the race has no effect without a race \(--race\)"):
+        effective({}, None, race=False, race_flags={"epochs": 7}, methods="faster-aa,random")

@@ -102,7 +102,7 @@ def small_limits(monkeypatch):
 
 def test_images_that_are_enlarged_are_said(grow):
     root, said = grow({"a": 3, "b": 3}), []
-    with large.telling(said.append):
+    with large.reporting(said.append):
         side = load(root).size[0]
         load(root, size=side - 1)
         assert not said
@@ -114,7 +114,7 @@ def test_images_that_are_enlarged_are_said(grow):
 
 def test_a_large_set_is_cut_and_said(grow, small_limits):
     root, said = grow({"a": 40, "b": 20}), []
-    with large.telling(said.append):
+    with large.reporting(said.append):
         data = load(root, large=12, seed=3)
     assert data.counts() == (8, 4)
     assert torch.equal(data.images, load(root, subset=12, seed=3).images)
@@ -167,13 +167,13 @@ def test_listing_and_reading_tell_how_far_they_are(grow, tmp_path, monkeypatch):
     monkeypatch.setattr(large, "_EVERY_S", 0)
     monkeypatch.setattr(large, "_CHUNK", 10)
     root, said = grow({"a": 15, "b": 15}), []
-    with large.telling(said.append):
+    with large.reporting(said.append):
         load(root)
     assert said[:3] == ["listing: 10 files", "listing: 20 files", "listing: 30 files"]
     assert said[-1] == "reading images: 30 of 30"
     table = tmp_path / "table.csv"
     table.write_text("path,label\n" + "".join(f"pictures/a/{i}.png,{i % 2}\n" for i in range(12)))
-    with large.telling(said.append):
+    with large.reporting(said.append):
         open_source(table)
     assert said[-1] == "listing: 10 rows"
     count = len(said)
@@ -201,7 +201,7 @@ def test_a_hundred_thousand_files_and_a_manifest_of_them(tmp_path, paint):
     for source in (tmp_path / "imagenet", table):
         said: list[str] = []
         began = time.process_time()
-        with large.telling(said.append):
+        with large.reporting(said.append):
             sets.append(load(source, size=16, large=large.HELD))
         assert time.process_time() - began < 60
         assert any("has 100,100 images: 10,000 of them" in line for line in said)

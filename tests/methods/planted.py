@@ -1,7 +1,7 @@
 """What tests of methods that train share: a task of few images, and trainings whose outcome is known."""
 
 from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.op_effects import meetings
+from fasteraa.methods.op_effects import exposures
 from fasteraa.methods.task import Task
 from fasteraa.runtime.progress import Silent
 from fasteraa.testing.runners import ScriptedRunner
@@ -32,7 +32,7 @@ def task_of(ops=OPERATIONS, seed=0, data=None, recipe=RECIPE, folds=3, **setting
 
 def harmful_and_helpful(job):
     """To invert does harm, to rotate helps; each fold has a level of its own."""
-    met = meetings(job.policy)[0]
+    met = exposures(job.policy)[0]
     level = {"fold 1": 0.6, "fold 2": 0.9, "fold 3": 1.2}[job.split.name]
     loss = level + 0.4 * met.get("invert", 0.0) - 0.2 * met.get("rotate", 0.0)
     return {"error": 40 * loss, "held_out_loss": loss, "train_loss": 0.1}
@@ -44,7 +44,7 @@ def scripted(folder, script=harmful_and_helpful, **options):
 
 def dose(policy, op):
     """How often an image meets an operation."""
-    return meetings(policy)[0].get(op, 0.0)
+    return exposures(policy)[0].get(op, 0.0)
 
 
 def summary(candidates):

@@ -3,12 +3,20 @@
 import pytest
 
 from fasteraa.errors import ConfigError, FasterAAError, RunError
-from fasteraa.methods.config import FIELDS, SearchConfig, check_same, make_config, read_config, read_tables, settled
+from fasteraa.methods.config import (
+    FIELDS,
+    SearchConfig,
+    check_same,
+    make_config,
+    read_config,
+    read_tables,
+    resolve_defaults,
+)
 from fasteraa.ops import Span
 
 
 def test_the_papers_settings_are_the_defaults_where_ours_are_not():
-    config = settled(SearchConfig(), 4_000)
+    config = resolve_defaults(SearchConfig(), 4_000)
     assert (config.epochs, config.batch_size, config.sub_policies, config.operation_count) == (20, 128, 10, 2)
     assert (config.learning_rate, config.beta1, config.beta2) == (1e-3, 0.0, 0.999)
     assert (config.penalty, config.class_weight) == (10.0, 0.1)
@@ -113,14 +121,14 @@ def test_bad_files(tmp_path):
 
 @pytest.mark.parametrize(("images", "batch"), [(4_000, 128), (128, 128), (127, 126), (100, 100), (5, 4)])
 def test_a_batch_is_no_larger_than_the_images(images, batch):
-    assert settled(SearchConfig(), images).batch_size == batch
-    assert settled(SearchConfig(epochs=1), images).batch_size == batch
+    assert resolve_defaults(SearchConfig(), images).batch_size == batch
+    assert resolve_defaults(SearchConfig(epochs=1), images).batch_size == batch
 
 
 def test_few_images_make_more_passes():
     """The paper's 20, unless that is fewer than 300 steps."""
-    assert settled(SearchConfig(), 2_000).epochs == 20  # 15 steps each
-    assert settled(SearchConfig(), 1_919).epochs == 22  # 14 steps each
-    assert settled(SearchConfig(batch_size=64), 300).epochs == 75
-    assert settled(SearchConfig(), 100).epochs == 300
-    assert settled(SearchConfig(epochs=3), 300).epochs == 3
+    assert resolve_defaults(SearchConfig(), 2_000).epochs == 20  # 15 steps each
+    assert resolve_defaults(SearchConfig(), 1_919).epochs == 22  # 14 steps each
+    assert resolve_defaults(SearchConfig(batch_size=64), 300).epochs == 75
+    assert resolve_defaults(SearchConfig(), 100).epochs == 300
+    assert resolve_defaults(SearchConfig(epochs=3), 300).epochs == 3

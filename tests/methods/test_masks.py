@@ -14,7 +14,7 @@ from fasteraa.errors import ConfigError, DataError, RunError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa import step as step_module
 from fasteraa.methods.faster_aa.fast_step import make_step
-from fasteraa.methods.faster_aa.objective import Judged, class_loss
+from fasteraa.methods.faster_aa.objective import CriticOutput, class_loss
 from fasteraa.methods.faster_aa.run import gradient_search
 from fasteraa.methods.faster_aa.step import METRICS, MaskStep
 from fasteraa.nets import Critic, PixelCritic, build
@@ -134,7 +134,7 @@ def test_the_loss_is_cross_entropy_per_pixel(side, cells):
     masks = torch.randint(0, 5, (4, side, side))
     masks[torch.rand(4, side, side) < 0.3] = 255
     logits = torch.randn(4, 5, cells, cells, requires_grad=True)
-    loss = class_loss(Judged(torch.zeros(4), logits, one_hot(masks, 5)))
+    loss = class_loss(CriticOutput(torch.zeros(4), logits, one_hot(masks, 5)))
     blown_up = logits.repeat_interleave(side // cells, 2).repeat_interleave(side // cells, 3)
     expected = F.cross_entropy(blown_up, masks, ignore_index=255)
     torch.testing.assert_close(loss, expected)
@@ -144,7 +144,7 @@ def test_the_loss_is_cross_entropy_per_pixel(side, cells):
 
 def test_masks_without_a_class_cost_nothing():
     logits = torch.randn(2, 3, 2, 2, requires_grad=True)
-    loss = class_loss(Judged(torch.zeros(2), logits, torch.zeros(2, 3, 8, 8)))
+    loss = class_loss(CriticOutput(torch.zeros(2), logits, torch.zeros(2, 3, 8, 8)))
     loss.backward()
     assert loss == 0
     assert (logits.grad == 0).all()

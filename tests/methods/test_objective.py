@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from fasteraa.methods.faster_aa.objective import Judged, between, critic_loss, penalty_gradient, policy_loss
+from fasteraa.methods.faster_aa.objective import CriticOutput, between, critic_loss, penalty_gradient, policy_loss
 from fasteraa.nets import Critic, build
 
 
 def judged(scores, logits, labels):
-    return Judged(torch.tensor(scores), torch.tensor(logits), torch.tensor(labels))
+    return CriticOutput(torch.tensor(scores), torch.tensor(logits), torch.tensor(labels))
 
 
 REAL = judged([3.0, 1.0], [[0.0, 0.0], [0.0, 0.0]], [0, 1])

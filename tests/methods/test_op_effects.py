@@ -16,8 +16,8 @@ from fasteraa.methods.op_effects import (
     affordable,
     drawn,
     drawn_jobs,
+    exposures,
     fit,
-    meetings,
     read_experiment,
     weighted_candidates,
 )
@@ -53,7 +53,7 @@ def test_drawn_policies_have_about_half_of_the_operations_and_come_again():
     counts = [len(policy.ops) for policy in policies]
     assert min(counts) >= 4
     assert np.mean(counts) == pytest.approx(len(OPERATIONS) / 2, abs=0.5)
-    doses = [sum(meetings(policy)[0].values()) for policy in policies]
+    doses = [sum(exposures(policy)[0].values()) for policy in policies]
     assert {round(dose, 2) for dose in doses} == {1, 2, 3}
     for op in OPERATIONS:
         assert 70 < sum(op in policy.ops for policy in policies) < 130
@@ -69,7 +69,7 @@ def test_how_often_an_image_meets_an_operation():
     first = SubPolicy(((Choice("rotate", 0.5, (0.1, 0.8), 3.0), Choice("invert", 1.0)),), 2.0)
     second = SubPolicy(((Choice("invert", 0.2),), (Choice("rotate", 1.0, 0.4),)))
     policy = Policy((first, second)).with_strength((0, 0.5, 0.5), probability=0.5)
-    met, reached = meetings(policy)
+    met, reached = exposures(policy)
     rotated = 1.5 * 0.5 * (2 / 3 * 3 / 4 * 0.5 + 1 / 3)
     assert met == pytest.approx({"rotate": rotated, "invert": 1.5 * 0.5 * (2 / 3 / 4 + 1 / 3 * 0.2)})
     assert reached["rotate"] == pytest.approx(1.5 * 0.5 * (2 / 3 * 3 / 4 * 0.5 * 0.8 + 1 / 3 * 0.4))
@@ -80,7 +80,7 @@ def lost(policies, folds, truth, noise=0.0):
     rng = np.random.default_rng(0)
     losses = []
     for policy, fold in zip(policies, folds, strict=True):
-        met = meetings(policy)[0]
+        met = exposures(policy)[0]
         change = sum(truth.get(op, 0.0) * math.sqrt(often) for op, often in met.items()) + noise * rng.normal()
         losses.append(0.7 * (1 + int(fold)) * math.exp(change / 100))
     return losses
@@ -116,7 +116,7 @@ def test_far_warps_that_harm_are_seen():
     policies, folds = drawn(120, OPERATIONS, 0), ["one"] * 120
     losses = []
     for policy in policies:
-        met, reached = meetings(policy)
+        met, reached = exposures(policy)
         warps = sum(met[op] for op in met if OPS[op].geometric)
         reach = sum(reached[op] for op in met if OPS[op].geometric) / warps if warps else 0.7
         losses.append(math.exp(0.3 * math.sqrt(warps) * (reach - 0.7)))
@@ -140,7 +140,7 @@ def shares(policy):
 def test_operations_are_weighted_by_the_squares_of_what_they_do():
     policy = weighted({"invert": -4.0, "rotate": 0.0, "color": 4.0, "solarize": 9.0}, caution=8, dose=2, warps=0.5)
     assert shares(policy) == pytest.approx({"invert": 144 / 224, "rotate": 64 / 224, "color": 16 / 224}, abs=1e-4)
-    assert meetings(policy)[0] == pytest.approx({op: 2 * share for op, share in shares(policy).items()}, abs=1e-3)
+    assert exposures(policy)[0] == pytest.approx({op: 2 * share for op, share in shares(policy).items()}, abs=1e-3)
     assert {choice.op: choice.range[1] for choice in policy.choices()} == {"invert": 0, "rotate": 0.5, "color": 1.0}
     assert set(shares(weighted({"invert": -20.0, "rotate": 7.9}))) == {"invert"}  # not the other with a share of 0
 
@@ -151,7 +151,7 @@ def test_the_general_policy_has_all_operations_and_mild_warps():
     assert set(policy.ops) == set(EFFECTS)
     assert max(shares(policy), key=shares(policy).get) == "solarize"
     assert {choice.range[1] for choice in policy.choices() if OPS[choice.op].geometric} == {0.35}
-    assert sum(meetings(policy)[0].values()) == pytest.approx(2, abs=1e-3)
+    assert sum(exposures(policy)[0].values()) == pytest.approx(2, abs=1e-3)
 
 
 def test_the_general_policy_of_chosen_operations():
@@ -168,7 +168,7 @@ def test_policies_made_of_what_helps():
     mild, strong, more = (each.policy for each in weighted_candidates(known(rotate=-6.0, color=0.0, invert=4.0), {}))
     ratio = [shares(each)["rotate"] / shares(each)["invert"] for each in (more, mild, strong)]
     assert ratio == sorted(ratio)
-    assert [round(sum(meetings(each)[0].values()), 2) for each in (mild, strong, more)] == [2, 2, 3]
+    assert [round(sum(exposures(each)[0].values()), 2) for each in (mild, strong, more)] == [2, 2, 3]
     assert [each.label for each in weighted_candidates(known(rotate=1.0, color=2.0), {})] == [
         "weighted", "weighted-strong", "weighted-3-ops",
     ]  # fmt: skip

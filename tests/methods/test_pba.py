@@ -105,7 +105,7 @@ def test_the_rule_is_that_of_pba(numbers):
     shares = {len(sub.stages): sub.weight for sub in policy.sub_policies}
     assert sum(shares.values()) == pytest.approx(1)
     met = Counter()
-    for choice, share in policy.meetings():
+    for choice, share in policy.exposures():
         assert choice.probability == 1.0
         met[choice.op, None if choice.op == "invert" else round(9 * choice.range[1])] += share
     for count in range(3):

@@ -405,9 +405,9 @@ def test_what_lies_on_a_device_is_not_sent_along(device):
     policy = policy_of(["invert"])
     policy(noise(2).to(device), kernels=True)
     plan = plan_of(policy)
-    assert plan._kept
+    assert plan._cached
     for twin in (pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)):
-        assert plan_of(twin)._kept == {}
+        assert plan_of(twin)._cached == {}
         assert plan_of(twin).depth == 1
 
 

@@ -107,7 +107,7 @@ def test_without_some_operations():
     assert less.name == "mine (without sample_pairing)"
     assert less.provenance == {"seed": 1}
     assert less.hash != policy.hash
-    assert dict(less.meetings()) == {both[0]: pytest.approx(1 / 3 * 0.5)}
+    assert dict(less.exposures()) == {both[0]: pytest.approx(1 / 3 * 0.5)}
     assert policy.without("cutout") == policy.without() == policy
     assert Policy.named("none").without("rotate") == Policy.named("none")
     with pytest.raises(PolicyError, match="'mine' without rotate, sample_pairing has no operation left"):

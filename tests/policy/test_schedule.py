@@ -95,8 +95,8 @@ def test_the_mean_over_the_training():
     flat = SCHEDULE.flattened()
     assert not flat.scheduled
     assert [sub.weight for sub in flat.sub_policies] == [0.25, 0.5625, 0.1875]
-    assert {choice.op: often for choice, often in flat.meetings()} == {"invert": 0.5625, "flip": 0.1875}
-    assert list(flat.meetings()) == list(SCHEDULE.meetings())
+    assert {choice.op: often for choice, often in flat.exposures()} == {"invert": 0.5625, "flip": 0.1875}
+    assert list(flat.exposures()) == list(SCHEDULE.exposures())
     again = Policy((*SCHEDULE.sub_policies, replace(NOTHING, weight=9)))
     assert len(again.flattened().sub_policies) == 3  # the same ones are one
     assert Policy.named("uniform").flattened() == Policy.named("uniform")

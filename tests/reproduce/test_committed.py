@@ -16,7 +16,7 @@ from fasteraa.methods.config import check_same, make_config, paper_settings, rea
 from fasteraa.policy.named import named
 from fasteraa.reproduce import search_store
 from fasteraa.reproduce.schema import CHUNKED, Search
-from fasteraa.reproduce.search_store import Kept, SearchStore, pack, read_packed, search_name
+from fasteraa.reproduce.search_store import SearchStore, StoredSearch, pack, read_packed, search_name
 from fasteraa.reproduce.setting import Setting
 from fasteraa.reproduce.tables import TABLES
 from fasteraa.train.job import make_job
@@ -67,7 +67,7 @@ def test_packed_searches_are_those_of_the_folders(tmp_path):
         for number, part in enumerate(parts):
             named("random", seed=number).save(tmp_path / "searches" / name / part)
         (tmp_path / "searches" / name / "config.toml").write_text(f"# {name}\n")
-    kept = {name: Kept.of(tmp_path / "searches" / name) for name in ("one", "two")}
+    kept = {name: StoredSearch.of(tmp_path / "searches" / name) for name in ("one", "two")}
     assert (kept["one"].gradient, kept["two"].gradient.hash) == (None, named("random", seed=1).hash)
     pack(tmp_path)
     assert read_packed(tmp_path / "searches.json") == kept

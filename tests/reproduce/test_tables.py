@@ -1,15 +1,18 @@
 """The recipes hold the paper's numbers, and every one of them is something we can make."""
 
+import json
+
 import pytest
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods.config import make_config
 from fasteraa.policy.named import named
 from fasteraa.reproduce.equal_budget import PUBLISHED
-from fasteraa.reproduce.published_costs import Measured, hours
+from fasteraa.reproduce.published_costs import Measured, fast_aa_trial, hours
 from fasteraa.reproduce.quality import RACED
 from fasteraa.reproduce.schema import DATA, NORM_FREE, OURS, Cost, Search, find_recipe
 from fasteraa.reproduce.tables import TABLES, find_table
+from fasteraa.runtime.run_folder import RunFolder
 
 NAMES = [
     "gpu-hours", "cifar10", "cifar100", "svhn", "reduced-cifar10", "imagenet", "sub-policies", "operation-count",
@@ -133,3 +136,14 @@ def test_published_costs_are_extrapolated_from_what_was_measured():
     assert all(words.startswith("extrapolated: ") for _, words in extrapolated.values())
     assert extrapolated["faster-aa"][1].endswith("(by our defaults 20.0 ms)")
     assert {hours(method, Measured(None, None, None, None, None)) for method in PUBLISHED} == {None}
+
+
+def test_trials_of_folds_that_go_side_by_side(tmp_path):
+    """Two folds with three and two trials of which the longer one took 1.5 s: 0.3 s for each."""
+    assert fast_aa_trial(tmp_path) is None
+    for name, seconds in (("0-a", (0.4, 0.5, 0.6)), ("1-b", (0.3, 0.2))):
+        file = RunFolder(tmp_path).of_method("fast-aa") / f"{name}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(json.dumps({"seconds": each}) + "\n" for each in seconds))
+    assert fast_aa_trial(tmp_path) == pytest.approx(0.3)
+    assert Measured(None, None, None, 0.3, None).plain()["trials_per_minute"] == pytest.approx(200)

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -109,6 +110,19 @@ def test_a_process_that_hangs_is_ended(watches, monkeypatch, capsys):
     assert capsys.readouterr().err == "fasteraa: rank 1 of 3 has ended\n"
 
 
+def test_nobody_waits_for_ever_for_the_group_to_end():
+    """NCCL waits for ranks that have gone and for graphs that are still held."""
+    over = threading.Event()
+    assert not ranks._leave(over.wait, seconds=0.05)
+    over.set()
+    assert ranks._leave(lambda: None)
+
+    def fail():
+        raise RuntimeError("Connection closed by peer")
+
+    assert ranks._leave(fail)
+
+
 def test_devices_of_ranks(monkeypatch):
     assert rank_device("cuda:7") == "cuda:7"  # nobody launched it
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
@@ -121,14 +135,15 @@ def test_devices_of_ranks(monkeypatch):
 def test_other_commands_are_refused_and_one_rank_says_so(fasteraa, monkeypatch):
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    code, _, said = fasteraa("compare")
+    code, _, said = fasteraa("apply", "--out", "x")
     assert code == 2
     assert "start every other command without it" in said
+    assert "so --jobs 2 has no place" in fasteraa("compare", "--jobs", "2")[2]
     assert "methods published" in fasteraa("search", "--methods", "published")[2]
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     assert "1 of 2 machines idle: add --no-race" in fasteraa("search")[2]
     monkeypatch.setenv("RANK", "1")
-    assert fasteraa("compare") == (2, "", "")
+    assert fasteraa("ops") == (2, "", "")
 
 
 # --- under torchrun --------------------------------------------------------------------------------------------------

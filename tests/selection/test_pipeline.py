@@ -4,6 +4,7 @@ import json
 import math
 import time
 from contextlib import nullcontext
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fasteraa.methods.op_effects import OpEffects
 from fasteraa.methods.published import Published
 from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
+from fasteraa.report.summary import summarise
 from fasteraa.runtime.files import sealed
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection import pipeline
@@ -189,6 +191,24 @@ def test_nothing_is_compiled_and_as_many_trainings_go_side_by_side_as_asked_for(
     ]
 
 
+def test_a_race_may_tune_its_training_first(scripted, tmp_path):
+    """Without a policy, on the images of the race; every training after it has that rate and decay."""
+
+    def script(job):
+        recipe = job.recipe
+        loss = 1 + abs(recipe.learning_rate - 0.3) + 10 * abs(recipe.weight_decay - 5e-3)
+        return {"error": 20.0, "held_out_loss": loss, "train_loss": 0.1}
+
+    scripted.script, race = script, RaceConfig(minutes=5, tune=True)
+    result = run([Proposes(*TWO)], race=race, folder=tmp_path)
+    assert (result.race.recipe.learning_rate, result.race.recipe.weight_decay) == (pytest.approx(0.3), 5e-3)
+    tuning = [job for job in scripted.made[0].trained if job.label == "none, tuned"]
+    assert {(job.policy.hash, job.split.name) for job in tuning} == {(named("none").hash, "fold 1")}
+    assert len(tuning) == 6
+    raced = [job for job in scripted.made[0].trained if job.label != "none, tuned"]
+    assert {job.recipe.weight_decay for job in raced} == {5e-3}
+
+
 def test_who_says_how_long_the_training_will_be_has_it_raced_or_predicted(scripted):
     """Where trainings are counted, they are as long as is worth it: 150 of 600 epochs."""
     raced = run([Proposes(*TWO)], race=RaceConfig(trainings=6, epochs=3))
@@ -309,6 +329,52 @@ def test_a_limit_on_everything_is_one_on_the_race(scripted):
     assert quiet.asked[0].until == pytest.approx(before + 50.0, abs=2)  # a race follows
     run([quiet], end=before + 100.0, race=None)
     assert quiet.asked[1].until == before + 100.0
+
+
+@pytest.fixture
+def ten_seconds_each(scripted, monkeypatch):
+    """A clock on which every training takes ten seconds, and nothing else any time."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+
+    def script(job):
+        now[0] += 10.0
+        return by_key(job)
+
+    scripted.script = script
+    return now
+
+
+def test_a_limit_on_everything_is_one_on_counted_trainings_too(scripted, ten_seconds_each, tmp_path):
+    """The rounds that were finished decide; with more time the race continues as if it had not been stopped."""
+    race, said = RaceConfig(trainings=40), []
+    whole = run([Proposes(*TWO), Trains(most=4)], race=race)
+    taken = [sum(each.trainings for each in whole.race.rounds[:count]) for count in range(4)]
+    end = ten_seconds_each[0] + 10 * (4 + taken[2]) + 5
+    part = run([Proposes(*TWO), Trains(most=4)], race=race, end=end, folder=tmp_path, said=said)
+    assert ten_seconds_each[0] <= end + 10
+    assert part.race.unfinished
+    assert [each.trainings for each in part.race.rounds] == [each.trainings for each in whole.race.rounds[:2]]
+    assert max(row.trainings for row in part.table) == 2
+    assert "time is up: round 3 is left out, and the rounds before it decide" in said
+    assert "Time was up before the race was over" in summarise(part)
+    again = run([Proposes(*TWO), Trains(most=4)], race=race, folder=tmp_path)
+    assert not again.race.unfinished
+    assert (again.table, again.policy.hash) == (whole.table, whole.policy.hash)
+
+
+def test_where_the_first_round_has_no_time_there_is_no_race(scripted, ten_seconds_each):
+    three = [*TWO, Candidate("uniform", named("uniform"))]
+    result = run([Proposes(*three)], race=RaceConfig(trainings=40), end=ten_seconds_each[0] + 15)
+    assert (result.race, result.note) == (None, "There was no race: the time was up in its first round.")
+
+
+def test_a_method_without_time_for_its_trainings_proposes_nothing(scripted, ten_seconds_each):
+    said, race = [], RaceConfig(trainings=40)
+    result = run([Proposes(*TWO), Trains(most=12)], race=race, end=ten_seconds_each[0] + 35, said=said)
+    assert "trains proposes nothing: the time was up before these trainings were finished" in said
+    assert result.note == "There was no race: the time was up in its first round."
+    assert [each.label for each in result.candidates] == ["none", "inverted"]
 
 
 def test_where_every_training_fails_there_is_no_race(scripted):
@@ -455,8 +521,10 @@ def test_a_race_that_was_stopped_is_not_run_again_with_more_time(scripted, tmp_p
         {"race": RaceConfig(minutes=5, train={"weight_decay": 0.1})},
         {"race": RaceConfig(trainings=12)},
         {"methods": [Proposes(*TWO, name="another")]},
+        {"race": RaceConfig(minutes=5, tune=True)},
+        {"race": RaceConfig(minutes=5, prior=str(files("fasteraa.selection") / "prior.json"))},
     ],
-    ids=["data", "seed", "ops", "epochs", "train", "trainings", "methods"],
+    ids=["data", "seed", "ops", "epochs", "train", "trainings", "methods", "tune", "prior"],
 )
 def test_another_race_has_another_schedule(scripted, tmp_path, other):
     run([Proposes(*TWO)], folder=tmp_path)

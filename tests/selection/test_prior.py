@@ -1,11 +1,13 @@
 """What is predicted of a policy from measurements on these images, and who takes part where time allows for few."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
+from fasteraa.errors import ConfigError
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.named import named
 from fasteraa.selection.prior import (
@@ -15,6 +17,7 @@ from fasteraa.selection.prior import (
     longer_spread,
     operations_per_image,
     predict,
+    read_prior,
     with_prior,
 )
 from fasteraa.testing.runners import ScriptedRunner
@@ -81,6 +84,32 @@ def test_longer_trainings_learn_what_is_hard():
     assert longer_difference(-0.1, 0.0, 4.0) < 0  # where nothing is left to learn, the sign stays
     assert longer_difference(0.1, 0.5, 100.0) == longer_difference(0.1, 0.5, 8.0)  # not beyond what was checked
     assert longer_spread(1.0) == 0 < longer_spread(2.0) < longer_spread(4.0)
+
+
+def prior_file(folder, **changed):
+    content = json.loads(json.dumps(read_prior()))
+    content["effect"] |= changed
+    (folder / "prior.json").write_text(json.dumps(content))
+    return str(folder / "prior.json")
+
+
+def test_a_race_predicts_with_the_lines_of_a_file(tmp_path):
+    """As where the images of the race must not be among those that the lines were fitted to."""
+    file = prior_file(tmp_path, level=read_prior()["effect"]["level"] - 0.25)
+    assert predict(traits(), file).effect == pytest.approx(predict(traits()).effect - 0.25)
+    runner = LocalRunner(cache_in(tmp_path), device="cpu", jobs=1)
+    task = task_of(brightness_classes(60), replace(RECIPE, epochs=8))
+    usual = with_prior(CANDIDATES, task, runner, seed=0, epochs=8)
+    other = with_prior(CANDIDATES, replace(task, prior=file), runner, seed=0, epochs=8)
+    assert other[1].expected.effect == pytest.approx(usual[1].expected.effect - 0.25)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"weights": [0.0]}, {"spread": 0.0}, {"covariance": [[1.0]]}, {"level": "high"}, {"scales": [0.0] * 7}]
+)
+def test_a_file_that_is_no_prior_is_named(tmp_path, changed):
+    with pytest.raises(ConfigError, match=r"prior\.json' is no prior of a race"):
+        read_prior(prior_file(tmp_path, **changed))
 
 
 CANDIDATES = [Candidate("inverted", WORST), Candidate("mild", named("uniform-half")), Candidate("none", named("none"))]

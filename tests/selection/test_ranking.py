@@ -1,5 +1,6 @@
 """Who is ahead: losses against those of none, weighed against what is predicted, by how noisy each is."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.named import named
 from fasteraa.selection import ranking
-from fasteraa.selection.prior import longer_difference, longer_spread
+from fasteraa.selection.prior import longer_difference, longer_spread, read_prior
 from fasteraa.selection.ranking import (
     Difference,
     Trial,
@@ -125,6 +126,18 @@ def test_the_training_to_come_may_be_longer():
     assert difference.spread == pytest.approx(longer_spread(4.0), rel=0.01)
     assert choose([none, hard]).label == "hard"
     assert [each.label for each in best_of([none, hard], 1)] == ["hard", "none"]
+
+
+def test_a_difference_is_carried_on_by_the_lines_of_the_race(tmp_path):
+    file = tmp_path / "prior.json"
+    file.write_text(json.dumps({**read_prior(), "longer": {"difference": 0.0, "unlearned": 0.0, "spread": 0.3}}))
+    race = [
+        replace(trial(label, (error,) * 3, 10**6, loss=1.0), length=4.0, prior=str(file))
+        for label, error in (("none", 11.0), ("a", 10.0))
+    ]
+    _, difference = differences(race)
+    assert difference.mean == pytest.approx(math.log(10.0 / 11.0))
+    assert difference.spread == pytest.approx(0.3, rel=0.01)
 
 
 def test_who_stays_is_decided_by_the_weighed_difference():

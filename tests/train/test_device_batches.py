@@ -229,6 +229,19 @@ def test_images_that_do_not_fit_on_the_device_stay_in_memory(tiny, data, monkeyp
     assert labels.is_cuda
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5, 8])
+def test_a_schedule_is_followed_by_epochs_that_are_augmented_at_once(tiny, at_once):
+    """As on a GPU: which operation an epoch has does not depend on how many are augmented at once."""
+    subs = [replace(always(op).sub_policies[0], during=(k / 4, (k + 1) / 4)) for k, op in enumerate(("invert", "flip"))]
+    last = replace(always("solarize", 1.0).sub_policies[0], during=(0.5, 1))
+    feed = make(numbered(48), replace(tiny, epochs=8, crop=0, flip=False, cutout=0), Policy((*subs, last), "scheduled"))
+    feed.epochs_at_once = at_once
+    for number in range(8):
+        levels = set(whole_epoch(feed, number)[0][:, 0, 0, 0].tolist())
+        inverted = {255 - level for level in range(48)}
+        assert levels == (inverted if number < 2 else set(range(48)) if number < 4 else inverted), number
+
+
 def test_epochs_that_are_augmented_at_once_are_those_of_a_resumed_run(data, tiny):
     recipe = replace(tiny, crop=0, flip=False, cutout=0)
 

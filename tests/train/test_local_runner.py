@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import threading
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from fasteraa.comparison.contenders import jobs_of, parse_contenders
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
 from fasteraa.policy.named import named
+from fasteraa.runtime.processes import core_count
 from fasteraa.train import runner as runners
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.run_cache import RunCache
@@ -463,7 +463,13 @@ def test_several_devices_take_a_part_of_the_time(cache, split, tiny, monkeypatch
     monkeypatch.setattr(local, "fastest", lambda epoch: 1.0)
     jobs = jobs_for(split, tiny)
     one, two = (LocalRunner(cache, devices=names).estimate(jobs) for names in ("cpu", "cpu,cpu"))
-    assert two == pytest.approx(one * min(len(jobs), os.cpu_count() or 1) / 2)
+    assert two == pytest.approx(one * min(len(jobs), core_count()) / 2)
+
+
+def test_cores_that_belong_to_others_are_not_counted(cache, split, tiny, monkeypatch):
+    """Of a container, or under taskset, not every core of the machine is ours."""
+    monkeypatch.setattr(local, "core_count", lambda: 3)
+    assert LocalRunner(cache, device="cpu")._at_once(jobs_for(split, tiny, seeds=10)) == 3
 
 
 def test_names_of_devices(cache):

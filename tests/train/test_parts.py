@@ -1,17 +1,21 @@
 """Trainings in parts: together they are the whole training, whoever trains them and wherever they are stopped."""
 
+import math
 import time
 from dataclasses import replace
 
 import pytest
 import torch
 
-from fasteraa.errors import ConfigError, RunError
+from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
+from fasteraa.train import live_groups, trainer
 from fasteraa.train.job import TrainJob
-from fasteraa.train.runner.local import LocalRunner
-from fasteraa.train.trainer import TrainingPart, TrainingRun, train_together
+from fasteraa.train.live_groups import LiveGroups
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner.local import LocalRunner, _part, train_group
+from fasteraa.train.trainer import Group, TrainingPart, TrainingRun, train_together
 
 FLIPS = Policy((SubPolicy(((Choice("flip", 0.5),),)),), "flips")
 
@@ -175,3 +179,77 @@ def test_a_part_that_comes_to_nothing_leaves_no_state(cache, split, recipe):
         ((_, outcome),) = runner.run([job])
     assert outcome.failed
     assert not cache.state(job.key).exists()
+
+
+def generations(recipe, split, count=3):
+    """Two parts of each of a few trainings; in the second one all but the first continue another's state."""
+    policies = [named("none"), FLIPS, named("cutout")][:count]
+    whole = [TrainJob(f"{seed}", policy, recipe, seed, split) for seed, policy in enumerate(policies)]
+    first = [replace(job, epochs=(0, 2)) for job in whole]
+    sources = [0, 0, 1][:count]
+    then = [
+        replace(job, policy=FLIPS, epochs=(2, 4), after=first[source].key)
+        for job, source in zip(whole, sources, strict=True)
+    ]
+    last = [replace(job, epochs=(4, 6), after=before.key) for job, before in zip(whole, then, strict=True)]
+    return first, then, last
+
+
+def run_together(cache, jobs, live):
+    return [numbers(each) for each in train_group(cache, jobs, "cpu", None, None, live=live)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "adamw", "learning_rate": 0.01, "ema": 0.9}])
+def test_live_groups_train_the_same(tmp_path, split, recipe, settings, monkeypatch):
+    """The next parts of a group, with its networks and its graph, are those that begin from the files."""
+    parts = generations(replace(recipe, **settings), split)
+    cold, warm = (RunCache(tmp_path / name).open() for name in ("cold", "warm"))
+    expected = [run_together(cold, jobs, None) for jobs in parts]
+    live, made = LiveGroups(), []
+    monkeypatch.setattr(trainer, "Group", lambda *given: made.append(1) or Group(*given))
+    assert [run_together(warm, jobs, live) for jobs in parts] == expected
+    assert len(made) == 1
+    assert not live._groups  # nothing continues the last part
+    for job in parts[1]:
+        states = [torch.load(cache.state(job.key), weights_only=True) for cache in (cold, warm)]
+        assert states[0]["run"] == states[1]["run"]
+        for name, tensor in states[0]["network"].items():
+            assert torch.equal(tensor, states[1]["network"][name])
+
+
+def test_what_a_live_group_cannot_continue_begins_from_files(tmp_path, split, recipe):
+    """Another seed, other images, another moment, a state of nobody here."""
+    first, then, _ = generations(recipe, split)
+    cache, live = RunCache(tmp_path).open(), LiveGroups()
+    run_together(cache, first, live)
+    (_, group), *rest = live._groups
+    runs = [TrainingRun(j.policy, j.recipe, j.seed, cache.checkpoint(j), _part(cache, j)) for j in then]
+    assert not rest
+    assert live_groups._sources(group, runs) == [0, 0, 1]
+    others = [
+        [replace(runs[0], seed=9), *runs[1:]],
+        [replace(runs[0], recipe=replace(recipe, clip=1.0)), *runs[1:]],
+        [replace(each, part=replace(each.part, begin=cache.state("another"))) for each in runs],
+        [replace(each, part=replace(each.part, first=3)) for each in runs],
+        runs[:2],
+    ]
+    assert [live_groups._sources(group, each) for each in others] == [None] * len(others)
+    assert live.take("other images", runs) is None
+    group.members[1].diverged = 2
+    assert live_groups._sources(group, runs) is None
+    group.members[1].diverged = None
+    runs[1].checkpoint.touch()  # it was begun, and continues from there
+    assert live_groups._sources(group, runs) is None
+
+
+def test_a_group_that_was_stopped_is_not_continued(tmp_path, split, recipe):
+    first, then, _ = generations(recipe, split)
+    cache, live = RunCache(tmp_path).open(), LiveGroups()
+    run_together(cache, first, live)
+    moments = iter([math.inf, 0.0])  # before it begins, after its first epoch
+    with pytest.raises(OutOfTime, match="after 3 of 4 epochs"):
+        train_group(cache, then, "cpu", None, None, until=lambda: next(moments), live=live)
+    assert not live._groups
+    cold = RunCache(tmp_path / "cold").open()
+    expected = [run_together(cold, jobs, None) for jobs in (first, then)][1]
+    assert run_together(cache, then, live) == expected

@@ -82,13 +82,13 @@ def _contenders(size: int) -> dict[str, tuple[str, Work]]:
     tensors = [torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous() for picture in pictures]
     policy = Policy.named(POLICY)
     transform = policy.transform()
-    found: dict[str, tuple[str, Work]] = {
+    contenders: dict[str, tuple[str, Work]] = {
         "fasteraa, Pillow image": ("exact", each(transform, pictures)),
         "fasteraa, uint8 tensor": ("exact", each(transform, tensors)),
     }
     for count in (4096, 1024, 128) if size <= 64 else (256, 64):
-        found[f"fasteraa, batch of {count}"] = ("exact", _batch(policy, tensors, count))
-    return found | _torchvision(pictures, tensors) | _timm(pictures) | _kornia(torch.stack(tensors))
+        contenders[f"fasteraa, batch of {count}"] = ("exact", _batch(policy, tensors, count))
+    return contenders | _torchvision(pictures, tensors) | _timm(pictures) | _kornia(torch.stack(tensors))
 
 
 def each(transform: Callable[[Any], object], items: list[Any]) -> Work:

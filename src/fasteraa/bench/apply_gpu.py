@@ -75,7 +75,7 @@ def _contenders(size: int, count: int, device: torch.device) -> dict[str, tuple[
     policy, generator, few = Policy.named(POLICY), torch.Generator(device).manual_seed(0), batch[:128].contiguous()
     recorded = policy.captured(batch, torch.Generator(device).manual_seed(0), kernels=True)
     recorded_few = policy.captured(few, torch.Generator(device).manual_seed(0), kernels=True)
-    found: dict[str, tuple[str, Work]] = {
+    contenders: dict[str, tuple[str, Work]] = {
         f"fasteraa, batch of {count}": ("exact", (lambda: policy(batch, generator, kernels=True), count)),
         f"fasteraa, batch of {len(few)}": ("exact", (lambda: policy(few, generator, kernels=True), len(few))),
         f"fasteraa, batch of {count}, recorded": ("exact", (lambda: recorded(batch), count)),
@@ -87,7 +87,7 @@ def _contenders(size: int, count: int, device: torch.device) -> dict[str, tuple[
         f"fasteraa, batch of {count}, plain torch": ("exact", (lambda: policy(batch, generator, kernels=False), count)),
         COPY: ("-", (lambda: batch.clone(), count)),
     }
-    return found | _torchvision(batch) | _kornia(batch)
+    return contenders | _torchvision(batch) | _kornia(batch)
 
 
 def _torchvision(batch: Tensor) -> dict[str, tuple[str, Work]]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fasteraa.api import apply
 from fasteraa.bench.apply import POLICY, photo
+from fasteraa.data.decode import open_bytes
 from fasteraa.offline.writers import encode
 from fasteraa.policy import Policy
 from fasteraa.runtime.device import find_device
@@ -29,7 +30,11 @@ from fasteraa.runtime.device import find_device
 _PHOTOS = 64
 _CLASSES = 10
 _BATCH = 512
+_BATCH_BYTES = 2**24
 _LOOK_S = 0.1  # between two looks at the memory of workers
+
+
+_Parts = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,10 @@ class OfflineSpeed:
     images_per_cpu_second: float  # the same for time that processes were given: others may use the cores, too
     alone_per_cpu_second: float
     peak_mib: int | None  # of the worker that held the most, what it shares with its parent included
+    jpeg: bool = False  # the source is JPEG files, else arrays that are made when they are asked for
+    reading_s: float = 0.0  # of one process for an augmented image, each part alone in as many processes at once
+    policy_s: float = 0.0
+    encoding_s: float = 0.0
 
     @property
     def ratio(self) -> float:
@@ -55,6 +64,18 @@ class OfflineSpeed:
     @property
     def cpu_ratio(self) -> float:
         return self.images_per_cpu_second / self.alone_per_cpu_second
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of a worker's time, by the parts alone; what is left is the draws, writing, and waiting."""
+        whole = self.workers / self.images_per_second
+        parts = {"reading": self.reading_s, "the policy": self.policy_s, "encoding": self.encoding_s}
+        return {name: seconds / whole for name, seconds in parts.items()}
+
+    @property
+    def limit(self) -> str:
+        """The part that takes the most."""
+        return max(self.shares, key=lambda name: self.shares[name])
 
 
 class Generated:
@@ -72,16 +93,36 @@ class Generated:
         return turned, int(self.targets[place])
 
 
+def write_files(folder: Path, count: int, size: int) -> Path:
+    """So many JPEG files in class folders: few photographs, of which each file is one, by a link of its own."""
+    photos = []
+    for seed in range(_PHOTOS):
+        photos.append(folder / f"{seed}.jpg")
+        photo(size, seed).save(photos[-1], quality=90)
+    for place in range(count):
+        link = folder / "photos" / str(place % _CLASSES) / f"{place:07}.jpg"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        os.link(photos[place // _CLASSES % _PHOTOS], link)
+    return folder / "photos"
+
+
 def run_offline(
-    images: int, size: int = 32, copies: int = 3, workers: int = 2, device: str = "cpu", seconds: float = 5.0
+    images: int,
+    size: int = 32,
+    copies: int = 3,
+    workers: int = 2,
+    device: str = "cpu",
+    seconds: float = 5.0,
+    jpeg: bool = False,
 ) -> OfflineSpeed:
     """`seconds` for the policy and the encoder alone, half of it before `apply` and half after."""
     policy = Policy.named(POLICY)
-    before = _alone(size, workers, device, seconds / 2)
     with TemporaryDirectory() as folder, _peak_of_workers() as peaks:
+        source = write_files(Path(folder), images, size) if jpeg else Generated(images, size)
+        before = _alone(size, workers, device, seconds / 2, jpeg)
         began, spent = time.perf_counter(), _cpu_seconds()
         made = apply(
-            Generated(images, size),
+            source,
             policy,
             out=Path(folder) / "shards",
             copies=copies,
@@ -90,11 +131,15 @@ def run_offline(
             say=lambda line: None,
         )
         took, spent = time.perf_counter() - began, _cpu_seconds() - spent
-    after = _alone(size, workers, device, seconds / 2)
-    alone, alone_cpu = ((one + two) / 2 for one, two in zip(before, after, strict=True))
+    after = _alone(size, workers, device, seconds / 2, jpeg)
+    alone, alone_cpu, *parts = ((one + two) / 2 for one, two in zip(before, after, strict=True))
     peak = max(peaks) >> 10 if peaks else None
     speeds = (made.samples / took, alone, made.samples / spent, alone_cpu)
-    return OfflineSpeed(images, copies, size, workers, str(find_device(device)), took, *speeds, peak)
+    reading, policy_s, encoding = parts
+    return OfflineSpeed(
+        images, copies, size, workers, str(find_device(device)), took, *speeds, peak, jpeg,
+        reading / copies, policy_s, encoding,
+    )  # fmt: skip
 
 
 def _cpu_seconds() -> float:
@@ -103,35 +148,57 @@ def _cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _alone(size: int, workers: int, device: str, seconds: float) -> tuple[float, float]:
-    """Augmented and encoded images a second, of all processes together; and for a second of a processor."""
+def _alone(size: int, workers: int, device: str, seconds: float, jpeg: bool = False) -> tuple[float, ...]:
+    """Augmented and encoded images a second, of all processes together, and for a second of a processor.
+
+    Then a process's seconds for an image: of reading, of the policy, of encoding.
+    """
     context = multiprocessing.get_context("fork" if find_device(device).type == "cpu" else "spawn")
     with warnings.catch_warnings(), ProcessPoolExecutor(workers, context) as pool:
         warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
-        waiting = [pool.submit(_one_alone, size, device, seconds) for _ in range(workers)]
-        counts, seconds_each, cpu = zip(*(each.result() for each in waiting), strict=True)
-    return sum(map(truediv, counts, seconds_each)), sum(counts) / sum(cpu)
+        waiting = [pool.submit(_one_alone, size, device, seconds, jpeg) for _ in range(workers)]
+        counts, seconds_each, cpu, *parts = zip(*(each.result() for each in waiting), strict=True)
+    means = (sum(part) / workers for part in parts)
+    return sum(map(truediv, counts, seconds_each)), sum(counts) / sum(cpu), *means
 
 
-def _one_alone(size: int, device: str, seconds: float) -> tuple[int, float, float]:
-    """Images, seconds, and seconds of a processor."""
+def _one_alone(size: int, device: str, seconds: float, jpeg: bool = False) -> tuple[int, float, float, *_Parts]:
+    """Images, seconds, and seconds of a processor; then seconds for an image: reading, policy, encoding."""
     torch.set_num_threads(1)
-    source, policy = Generated(_BATCH, size), Policy.named(POLICY)
-    batch = torch.from_numpy(np.stack([source[place][0] for place in range(_BATCH)])).permute(0, 3, 1, 2).contiguous()
+    suffix = "jpg" if jpeg else "png"
+    count = max(8, min(_BATCH, _BATCH_BYTES // (3 * size * size)))
+    source, policy = Generated(max(count, _PHOTOS), size), Policy.named(POLICY)
+    batch = torch.from_numpy(np.stack([source[place][0] for place in range(count)])).permute(0, 3, 1, 2).contiguous()
     batch = batch.to(find_device(device))
     policy(batch)  # warm
-    done, began, spent = 0, time.perf_counter(), time.process_time()
+    reading = _seconds_to_read(source, jpeg)
+    done, of_policy, began, spent = 0, 0.0, time.perf_counter(), time.process_time()
     while time.perf_counter() - began < seconds:
-        for image in policy(batch).permute(0, 2, 3, 1).contiguous().cpu().numpy():
-            encode(image, "png")
-        done += _BATCH
-    return done, time.perf_counter() - began, time.process_time() - spent
+        before = time.perf_counter()
+        levels = policy(batch).permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        of_policy += time.perf_counter() - before
+        for image in levels:
+            encode(image, suffix)
+        done += len(batch)
+    took = time.perf_counter() - began
+    return done, took, time.process_time() - spent, reading, of_policy / done, (took - of_policy) / done
+
+
+def _seconds_to_read(source: Generated, jpeg: bool) -> float:
+    """For one image, decoded or made."""
+    files = [encode(source[place][0], "jpg") for place in range(_PHOTOS)] if jpeg else []
+    if jpeg:
+        open_bytes(files[0]).load()  # the first one loads what decodes
+    began = time.perf_counter()
+    for place in range(_PHOTOS):
+        np.asarray(open_bytes(files[place]).convert("RGB") if jpeg else source[place][0])
+    return (time.perf_counter() - began) / _PHOTOS
 
 
 @contextmanager
 def _peak_of_workers() -> Iterator[list[int]]:
     """KiB of memory at its highest, of every process begun in it; empty where the system does not tell."""
-    found: dict[int, int] = {}
+    peak_of: dict[int, int] = {}
     peaks: list[int] = []
     ended = threading.Event()
 
@@ -139,7 +206,7 @@ def _peak_of_workers() -> Iterator[list[int]]:
         while not ended.wait(_LOOK_S):
             for process in multiprocessing.active_children():
                 if process.pid is not None and (peak := _peak(process.pid)):
-                    found[process.pid] = peak
+                    peak_of[process.pid] = peak
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -148,7 +215,7 @@ def _peak_of_workers() -> Iterator[list[int]]:
     finally:
         ended.set()
         thread.join()
-        peaks.extend(found.values())
+        peaks.extend(peak_of.values())
 
 
 def _peak(process: int) -> int | None:

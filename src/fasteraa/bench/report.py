@@ -65,19 +65,29 @@ def publish_search(tables: Sequence[Timing], settings: Mapping[str, Any], out: P
     _keep({"bench": "search", "machine": machine, "settings": dict(settings), "tables": rows}, out)
 
 
-def publish_offline(found: OfflineSpeed, out: Path | None) -> None:
+def publish_offline(speed: OfflineSpeed, out: Path | None) -> None:
     """A line, and the machine."""
     machine, console = describe_machine(), _console()
-    memory = "" if found.peak_mib is None else f"; at most {found.peak_mib:,} MiB in a worker"
+    memory = "" if speed.peak_mib is None else f"; at most {speed.peak_mib:,} MiB in a worker"
     console.print(
-        f"{found.images_per_second:,.0f} images a second ({found.images:,} images of {found.size}x{found.size}, "
-        f"{found.copies} copies, {found.workers} workers, {found.device}, {found.seconds:.1f} s): {found.ratio:.2f} of "
-        f"policy and encoding alone, {found.cpu_ratio:.2f} by processor time{memory}",
+        f"{speed.images_per_second:,.0f} images a second ({speed.images:,} images of {speed.size}x{speed.size}, "
+        f"{speed.copies} copies, {speed.workers} workers, {speed.device}, {speed.seconds:.1f} s): {speed.ratio:.2f} of "
+        f"policy and encoding alone, {speed.cpu_ratio:.2f} by processor time{memory}",
         highlight=False,
     )
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in speed.shares.items())
+    console.print(f"What limits it: {speed.limit} (of a worker's time {shares})", highlight=False)
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    ratios = {"ratio": round(found.ratio, 3), "cpu_ratio": round(found.cpu_ratio, 3)}
-    record = {"bench": "offline", "machine": machine, **ratios, **asdict(found)}
+    ratios = {"ratio": round(speed.ratio, 3), "cpu_ratio": round(speed.cpu_ratio, 3)}
+    shares_of = {name: round(share, 3) for name, share in speed.shares.items()}
+    record = {
+        "bench": "offline",
+        "machine": machine,
+        **ratios,
+        "limit": speed.limit,
+        "shares": shares_of,
+        **asdict(speed),
+    }
     _keep(record, out)
 
 

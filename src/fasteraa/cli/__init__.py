@@ -38,10 +38,10 @@ def _run(words: list[str]) -> None:
 
     command = typer.main.get_command(app)
     refuse_empty_paths(words)
-    if launched() and words[:1] != ["search"]:
+    if launched() and words[:1] not in (["search"], ["compare"], ["evaluate"]):
         raise ConfigError(
-            "torchrun shares one search among its ranks (torchrun ... -m fasteraa search); start every other command "
-            "without it: trainings use all GPUs of a machine by themselves"
+            "torchrun shares a search, or each training of compare and evaluate, among its ranks (torchrun ... -m "
+            "fasteraa search); start every other command without it"
         )
     try:
         with command.make_context("fasteraa", list(words)) as context:

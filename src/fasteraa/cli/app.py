@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from fasteraa._version import __version__
 from fasteraa.cli.echo import echo
-from fasteraa.cli.errors import refuse_idle
+from fasteraa.cli.errors import refuse_unused
 from fasteraa.cli.export import TARGET_NAMES, export_command
 from fasteraa.cli.options import (
     Address,
@@ -29,6 +29,7 @@ from fasteraa.cli.options import (
     Jobs,
     Judge,
     Metric,
+    Minutes,
     Network,
     OperationCount,
     Ops,
@@ -46,6 +47,7 @@ from fasteraa.cli.options import (
     Subset,
     Trackers,
     TrainEpochs,
+    Tune,
     Validation,
     Weights,
     Window,
@@ -91,8 +93,8 @@ app.add_typer(bench_app, name="bench")
 app.command("export")(export_command)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         echo(__version__)
         raise typer.Exit
 
@@ -145,11 +147,12 @@ def search_command(
     pretrained: Pretrained = False,
     weights: Weights = None,
     train_epochs: TrainEpochs = None,
+    tune: Tune = None,
     judge: Judge = None,
     metric: Metric = None,
     validation: Validation = None,
     group_by: GroupBy = None,
-    minutes: Annotated[float | None, typer.Option(help="A limit on everything together.")] = None,
+    minutes: Minutes = None,
     seed: Seed = None,
     epochs: Epochs = None,
     subset: Subset = None,
@@ -175,12 +178,12 @@ def search_command(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --tracker tensorboard.")] = False,
 ) -> None:
     """Find the policy to use for your images."""
-    from fasteraa.cli.search import check_command, effective, run_search
+    from fasteraa.cli.search import check_command, effective, run_search, trains_first
 
-    if race is False:
-        refuse_idle(context, (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address"), "with --no-race")
+    if race is False and not trains_first(methods):
+        refuse_unused(context, (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address"), "with --no-race")
     file = config or _own_settings(out, resume)
-    asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()), methods)
+    asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()), methods, minutes)
     check_command(asked, file, out, resume, "search")
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
     where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}
@@ -205,10 +208,12 @@ def race_command(
     pretrained: Pretrained = False,
     weights: Weights = None,
     train_epochs: TrainEpochs = None,
+    tune: Tune = None,
     judge: Judge = None,
     metric: Metric = None,
     validation: Validation = None,
     group_by: GroupBy = None,
+    minutes: Minutes = None,
     seed: Seed = None,
     subset: Subset = None,
     held_out: HeldOut = None,
@@ -237,12 +242,12 @@ def race_command(
 
     if (words := command_after(context)) is not None:
         own: dict[str, Any] = {"to": to, "seeds": seeds, "maximize": maximize, "run_minutes": run_minutes}
-        return race_by_command(words, policies, out, minutes=race_minutes, jobs=jobs, **own)
+        return race_by_command(words, policies, out, minutes=minutes, race_minutes=race_minutes, jobs=jobs, **own)
     file = config or _own_settings(out, resume)
     asked = effective(_flags(locals()), file, race=True, race_flags=_race_flags(locals()))
     check_command(asked, file, out, resume, "race")
     where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}
-    run_race(policies, source, out, asked, resume, data_root=data_root, **where)
+    run_race(policies, source, out, asked, resume, data_root=data_root, minutes=minutes, **where)
 
 
 def _own_settings(out: Path, resume: bool) -> Path | None:
@@ -263,6 +268,7 @@ _RACE_FLAGS = {
     "pretrained": "pretrained",
     "weights": "weights",
     "epochs": "train_epochs",
+    "tune": "tune",
     "judge": "judge",
     "metric": "metric",
     "validation": "validation",
@@ -374,8 +380,8 @@ def import_policy(
     """Turn a policy of another system into a policy file."""
     from fasteraa.policy.importers import import_file
 
-    for path, found in import_file(file, out, epoch):
-        echo(f"{path}: {found.describe().splitlines()[0]}")
+    for path, policy in import_file(file, out, epoch):
+        echo(f"{path}: {policy.describe().splitlines()[0]}")
 
 
 @bench_app.command("apply")
@@ -432,14 +438,15 @@ def bench_offline(
     copies: Annotated[int, typer.Option(min=1, help="Augmented copies of each.")] = 3,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time for the policy and the encoder alone.")] = 5.0,
+    jpeg: Annotated[bool, typer.Option("--jpeg", help="Read JPEG files and write such, instead of arrays.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
 ) -> None:
-    """Images per second of fasteraa apply, beside the policy and the encoder alone; memory of its workers."""
+    """Images per second of fasteraa apply, beside the policy and the encoder alone; what limits it; memory."""
     from fasteraa.bench import report
     from fasteraa.bench.offline import run_offline
 
-    report.publish_offline(run_offline(images, size, copies, workers, device, seconds), out)
+    report.publish_offline(run_offline(images, size, copies, workers, device, seconds, jpeg), out)
 
 
 from fasteraa.cli import apply as _apply  # noqa: E402, F401  (registers its commands)

@@ -94,6 +94,10 @@ def compare_command(
     metric: Metric = None,
     window: Window = None,
     set_: Set = None,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Take the best learning rate and weight decay of six, measured without a policy."),
+    ] = False,
     tune_lr: Annotated[
         bool,
         typer.Option("--tune-lr", help="Take the best learning rate of three for each policy, on training images."),
@@ -114,12 +118,14 @@ def compare_command(
     from fasteraa.errors import RunError
     from fasteraa.report.trackers import track
     from fasteraa.runtime.progress import Lines, Silent
+    from fasteraa.runtime.ranks import own_rank
 
-    progress = Silent() if json_ else Lines()
+    first = own_rank() == 0  # of torchrun's ranks, which share every training; it alone writes and prints
+    progress = Lines() if first and not json_ else Silent()
     out = out or _folder(source)
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
     given |= {"learning_rate": lr, "weight_decay": weight_decay, "optimizer": optimizer, "freeze": freeze}
-    with track(*(tracker or []), folder=out, kind="compare", progress=progress) as tracking:
+    with track(*(tracker or [] if first else []), folder=out, kind="compare", progress=progress) as tracking:
         tracking.begin({"data": source or "sample", "policies": policies, "seeds": seeds, "network": network})
         comparison = compare(
             source,
@@ -138,6 +144,7 @@ def compare_command(
             address=address,
             minutes=minutes,
             per_op=per_op,
+            tune=tune,
             tune_lr=tune_lr,
             metric=metric or "error",
             validation=validation or "",
@@ -150,12 +157,12 @@ def compare_command(
             held_out=held_out,
             window=None if window is None else parse_window(window),
         )
-        if json_:
+        if first and json_:
             echo((out / "comparison.json").read_text(encoding="utf-8").rstrip())
-        else:
+        elif first:
             _print(comparison, out, per_op)
         _track(comparison, range(seeds), tracking)
-    if not json_:
+    if first and not json_:
         files = f"table: {out / 'comparison.md'}\nplot:  {out / 'comparison.svg'}\ndata:  {out / 'comparison.json'}"
         echo(files)
     if comparison.diverged:
@@ -196,6 +203,7 @@ def evaluate_command(
     """Train a network once with one policy: a single run of compare, kept in the same folder."""
     from fasteraa.api import evaluate
     from fasteraa.report.comparison import seen_words
+    from fasteraa.runtime.ranks import own_rank
 
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
     given |= {"learning_rate": lr, "weight_decay": weight_decay, "optimizer": optimizer, "freeze": freeze}
@@ -219,6 +227,8 @@ def evaluate_command(
         group_by=group_by or "",
         window=None if window is None else parse_window(window),
     )
+    if own_rank() > 0:  # rank 0 of torchrun prints
+        return
     echo(evaluation.sentence())
     if evaluation.has_seen:
         echo(seen_words([evaluation.job.label]).strip())

@@ -44,22 +44,22 @@ def usage_error(error: Any, root: Any, words: Sequence[str]) -> ConfigError | Sy
 
 def usage_line(error: Any, root: Any, words: Sequence[str]) -> str:
     path, command = find_command(root, words)
-    said = cut(error.format_message().strip().rstrip("."), _MOST)
+    message = cut(error.format_message().strip().rstrip("."), _MOST)
     parameter = getattr(error, "param", None)
     if hasattr(error, "possibilities"):
-        said = _no_such_flag(error.option_name, command)
+        message = _no_such_flag(error.option_name, command)
     elif parameter is not None and type(error).__name__ == "MissingParameter":
-        said += f" ({parameter.help.rstrip('.')})" if getattr(parameter, "help", None) else ""
+        message += f" ({parameter.help.rstrip('.')})" if getattr(parameter, "help", None) else ""
     elif parameter is not None:
-        said = _wrong_value(error, parameter, words)
+        message = _wrong_value(error, parameter, words)
     elif hasattr(command, "commands"):
-        said = _joined(said, f"commands: {', '.join(sorted(command.commands))}")
+        message = _joined(message, f"commands: {', '.join(sorted(command.commands))}")
     elif type(error).__name__ == "UsageError":
-        said += " (a name with spaces goes in quotes)"
-    return _joined(_lower(" ".join(said.split())), f"see {' '.join(path)} --help")
+        message += " (a name with spaces goes in quotes)"
+    return _joined(_lower(" ".join(message.split())), f"see {' '.join(path)} --help")
 
 
-def refuse_idle(context: Any, names: Sequence[str], where: str) -> None:
+def refuse_unused(context: Any, names: Sequence[str], where: str) -> None:
     """Flags that were given, but would have no effect: who gave them expects one."""
     given = [name for name in names if context.get_parameter_source(name).name == "COMMANDLINE"]
     if given:
@@ -81,11 +81,11 @@ def find_command(root: Any, words: Sequence[str]) -> tuple[list[str], Any]:
 
 def _no_such_flag(flag: str, command: Any) -> str:
     flag = cut(flag, _MOST)
-    known = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
-    if _RENAMED.get(flag) in known:
+    flags = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    if _RENAMED.get(flag) in flags:
         value = (" paper" if command.name == "search" else " NAME") if flag == "--recipe" else ""
         return f"the flag {flag} is called {_RENAMED[flag]}{value} now"
-    near = get_close_matches(flag, [name for name in known if name.startswith("--")], n=1)
+    near = get_close_matches(flag, [name for name in flags if name.startswith("--")], n=1)
     return f"no such flag {flag}" + (f": did you mean {near[0]}?" if near else "")
 
 

@@ -29,9 +29,9 @@ def export_command(
     from fasteraa.export import report, write
     from fasteraa.policy.resolve import load_policy
 
-    found = load_policy(policy).without(*without or ())
+    chosen = load_policy(policy).without(*without or ())
     options = {"native": True} if native else {}
-    said = report(found, to, **options)
-    write(found, to, out, **options)
-    for line in [*said, str(out)]:
+    notes = report(chosen, to, **options)
+    write(chosen, to, out, **options)
+    for line in [*notes, str(out)]:
         echo(line)

@@ -31,8 +31,8 @@ def push_command(
     """Share a policy with a card that explains it. Whoever ran `hf auth login` is known already."""
     from fasteraa.policy.resolve import load_policy
 
-    found = load_policy(policy)
-    where = found.push_to_hub(
+    chosen = load_policy(policy)
+    where = chosen.push_to_hub(
         repo, private=private, revision=revision, message=message, license=license_, tags=tag or (),
         preview=_preview(policy),
     )  # fmt: skip
@@ -48,9 +48,9 @@ def pull_command(
     """Fetch a shared policy, check it, and write it as a policy file."""
     from fasteraa.policy.policy import Policy
 
-    found = Policy.from_hub(repo, revision=revision)
-    found.save(out)
-    echo(f"{out}: {found.describe().splitlines()[0]}")
+    policy = Policy.from_hub(repo, revision=revision)
+    policy.save(out)
+    echo(f"{out}: {policy.describe().splitlines()[0]}")
 
 
 @hub_app.command("card")
@@ -64,9 +64,9 @@ def card_command(
     from fasteraa.policy.hub_card import card
     from fasteraa.policy.resolve import load_policy
 
-    found = load_policy(policy)
+    chosen = load_policy(policy)
     preview = _preview(policy) is not None
-    echo(card(found, repo, license=license_, tags=tag or (), preview=preview), nl=False)
+    echo(card(chosen, repo, license=license_, tags=tag or (), preview=preview), nl=False)
 
 
 def _preview(text: str) -> Path | None:

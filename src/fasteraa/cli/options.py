@@ -28,20 +28,20 @@ def command_line() -> str:
     return shlex.join(["fasteraa", *sys.argv[1:]])
 
 
-def tell_hidden(source: str | None) -> str | None:
+def warn_of_hidden_folder(source: str | None) -> str | None:
     """The same word may stand for a known data set and for a folder: say which one is taken."""
     if source is not None:
-        from fasteraa.data.resolve import hides
+        from fasteraa.data.resolve import hidden_folder_hint
 
-        if said := hides(source):
-            echo(f"fasteraa: {said}", err=True)
+        if hint := hidden_folder_hint(source):
+            echo(f"fasteraa: {hint}", err=True)
     return source
 
 
 SourceArgument = Annotated[
     str | None,
     typer.Argument(
-        callback=tell_hidden,
+        callback=warn_of_hidden_folder,
         help="A folder of class folders (or of images/ and masks/), a .csv/.jsonl/.parquet manifest, a named set such "
         "as cifar10, an .npz file, hf:NAME, shards/{000..003}.tar; the embedded sample if left out.",
         show_default=False,
@@ -81,12 +81,14 @@ Weights = Annotated[str | None, typer.Option(help=about_race("weights"), show_de
 Metric = Annotated[str | None, typer.Option(help=about_race("metric"), show_default="error")]
 Validation = Annotated[str | None, typer.Option(help=about_race("validation"), show_default=False)]
 GroupBy = Annotated[str | None, typer.Option(help=about_race("group_by"), show_default=False)]
+Tune = Annotated[bool | None, typer.Option("--tune", help=about_race("tune"), show_default=False)]
 Judge = Annotated[str | None, typer.Option(help=about_race("judge"), show_default="auto")]
 TrainEpochs = Annotated[int | None, typer.Option(help=about_race("epochs"))]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Trainings at once (default: 20 on each GPU, cores on a CPU).")]
 RunsAtOnce = Annotated[
     int | None, typer.Option(min=1, help="Runs at once (default: up to 8 small ones on a GPU, cores on a CPU).")
 ]
+Minutes = Annotated[float | None, typer.Option(help="A limit on everything together.")]
 EndEarly = Annotated[float | None, typer.Option(help="End early; the same command continues.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Devices = Annotated[

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from fasteraa.cli.echo import echo
-from fasteraa.cli.errors import refuse_idle
+from fasteraa.cli.errors import refuse_unused
 from fasteraa.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _WORDS = "fasteraa.command"  # where a context keeps what stands after --
 _OF_COMMANDS = ("seeds", "to", "maximize", "run_minutes")  # flags for them alone
-_OF_BOTH = ("policies", "out", "race_minutes", "jobs", "resume")
+_OF_BOTH = ("policies", "out", "minutes", "race_minutes", "jobs", "resume")
 
 
 class WithCommand(TyperCommand):
@@ -37,12 +37,12 @@ def command_after(context: typer.Context) -> tuple[str, ...] | None:
     """The words after `--`, None where there is none. Flags for the other kind of race are refused."""
     words: tuple[str, ...] | None = context.meta.get(_WORDS)
     if words is None:
-        refuse_idle(context, _OF_COMMANDS, "without a command after --")
+        refuse_unused(context, _OF_COMMANDS, "without a command after --")
         return None
     if context.params.get("source") is not None:
         raise ConfigError(f"a command (after --) reads its own images, got {context.params['source']!r}, too")
     idle = [name for name in context.params if name not in (*_OF_COMMANDS, *_OF_BOTH)]
-    refuse_idle(context, idle, "on a command: give it to the command itself")
+    refuse_unused(context, idle, "on a command: give it to the command itself")
     return words
 
 
@@ -56,6 +56,7 @@ def race_command(
     maximize: bool,
     run_minutes: float | None,
     minutes: float | None,
+    race_minutes: float | None,
     jobs: int | None,
 ) -> None:
     from fasteraa.api import race
@@ -78,7 +79,8 @@ def race_command(
         train=Command(words, partial(_write, to), suffix, seconds),
         seeds=seeds,
         maximize=maximize,
-        race=None if minutes is None else RaceConfig.make({"minutes": minutes}),
+        race=None if race_minutes is None else RaceConfig.make({"minutes": race_minutes}),
+        minutes=minutes,
         out=out,
         jobs=jobs,
         progress=for_this_terminal(),

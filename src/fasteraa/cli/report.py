@@ -9,8 +9,8 @@ import typer
 
 from fasteraa.cli.app import app
 from fasteraa.cli.echo import echo
-from fasteraa.cli.errors import refuse_idle
-from fasteraa.cli.options import DataRoot, tell_hidden
+from fasteraa.cli.errors import refuse_unused
+from fasteraa.cli.options import DataRoot, warn_of_hidden_folder
 
 
 @app.command("report")
@@ -26,7 +26,8 @@ def report_command(
     source: Annotated[
         str | None,
         typer.Option(
-            callback=tell_hidden, help="The images for the gallery (default: those of the search, if known by name)."
+            callback=warn_of_hidden_folder,
+            help="The images for the gallery (default: those of the search, if known by name).",
         ),
     ] = None,
     data_root: DataRoot = None,
@@ -39,7 +40,7 @@ def report_command(
 
     options = Options(comparison, source, data_root)
     if not serve:
-        refuse_idle(context, ("port",), "without --serve")
+        refuse_unused(context, ("port",), "without --serve")
         target = run / "report.html" if out is None else out
         write_report(run, target, options)
         echo(str(target))
@@ -49,6 +50,6 @@ def report_command(
     from fasteraa.report.serve import make_server
 
     server = make_server(run, port, options)
-    host, found = server.server_address[:2]
-    print(f"http://{host!s}:{found}/ (Ctrl-C ends it)", flush=True)
+    host, bound = server.server_address[:2]
+    print(f"http://{host!s}:{bound}/ (Ctrl-C ends it)", flush=True)
     server.serve_forever()

@@ -11,7 +11,7 @@ import typer
 
 from fasteraa.cli.app import app
 from fasteraa.cli.echo import echo
-from fasteraa.cli.errors import refuse_idle
+from fasteraa.cli.errors import refuse_unused
 from fasteraa.cli.options import DataRoot, Device, EndEarly, RunsAtOnce, command_line
 
 
@@ -45,13 +45,13 @@ def reproduce_command(
 ) -> None:
     """Make a table or figure of the paper again, its numbers beside ours."""
     if name is None:
-        refuse_idle(context, [each for each in context.params if each != "name"], "without the name of a table")
+        refuse_unused(context, [each for each in context.params if each != "name"], "without the name of a table")
         _list()
         return
     if quick:
-        refuse_idle(context, ("device", "data_root", "source", "subset"), "with --quick")
+        refuse_unused(context, ("device", "data_root", "source", "subset"), "with --quick")
     if table_only:
-        refuse_idle(context, ("jobs", "minutes"), "with --table-only")
+        refuse_unused(context, ("jobs", "minutes"), "with --table-only")
     from fasteraa.cli.tables import print_table
     from fasteraa.reproduce.render import caption, remarks, rows_of, summary
     from fasteraa.reproduce.setting import parse_sources

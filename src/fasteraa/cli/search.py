@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fasteraa.cli.echo import echo
 from fasteraa.errors import ConfigError
-from fasteraa.methods import DEFAULT_METHODS, METHODS, Method, make_methods
+from fasteraa.methods import DEFAULT_METHODS, METHODS, Method, Published, make_methods
 from fasteraa.methods.config import SearchConfig, make_config, paper_settings, read_config, read_tables
 from fasteraa.runtime.documents import quoted
 from fasteraa.selection.config import RaceConfig, settings_text
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fasteraa.selection.result import Result
 
 PRESETS = ("paper",)
+_UNLIMITED = 1_000_000  # trainings: more than any method as published
 GIVEN = ("given",)  # the method of a race: policies that somebody brings
 
 
@@ -32,6 +33,7 @@ class Asked:
     methods: tuple[str, ...]
     methods_of_file: tuple[str, ...] | None = None
     of_methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings of their own
+    training: RaceConfig | None = None  # of methods that train, where there is no race
 
     def make_methods(self) -> list[Method]:
         return make_methods(self.methods, self.of_methods)
@@ -45,8 +47,9 @@ def effective(
     race: bool | None = None,
     race_flags: Mapping[str, Any] | None = None,
     methods: str | None = None,
+    minutes: float | None = None,
 ) -> Asked:
-    """`race` and `methods` None leave it to the file, where there is one."""
+    """`race` and `methods` None leave it to the file, where there is one. `minutes` limits everything together."""
     settings, given = _preset(preset, source), dict(flags)
     tables = read_tables(config) if config is not None else {}
     settings |= read_config(config) if config is not None else {}
@@ -56,18 +59,57 @@ def effective(
     settings |= {name: read[name](value) if name in read else value for name, value in given.items()}
     run = _table(tables, "run")
     raced = run.get("race", True) if race is None else race
-    if not raced and (train or race_flags):
-        idle = f"--set train.{next(iter(train))}" if train else "a setting of the race"
-        raise ConfigError(f"{idle} has no effect without a race (--race)")
-    race_settings = {**_table(tables, "race"), **(race_flags or {}), "train": {**_table(tables, "train"), **train}}
     of_file = _methods(run.get("methods"))
     chosen = tuple(_list(methods)) if methods else of_file or DEFAULT_METHODS
+    trains = not raced and METHODS.load(chosen[0]).trains  # without a race the first method alone is asked
+    if not raced and not trains and (train or race_flags):
+        idle = f"--set train.{next(iter(train))}" if train else "a setting of the race"
+        raise ConfigError(f"{idle} has no effect without a race (--race)")
+    published = _published(chosen if raced else chosen[:1], source) if preset else {}
+    given_race = {**_table(tables, "race"), **(race_flags or {})}
+    preset_race, preset_train = _published_training(published, given_race, minutes)
+    race_settings = {**preset_race, **given_race}
+    race_settings["train"] = {**preset_train, **_table(tables, "train"), **train}
+    judged = _race_config(race_settings) if raced or trains else None
+    kept = {name: {**each.settings, **_table(tables, "methods").get(name, {})} for name, each in published.items()}
     return Asked(
         make_config(settings),
-        _race_config(race_settings) if raced else None,
+        judged if raced else None,
         chosen,
         of_file,
-        _of_methods(_table(tables, "methods"), of_methods, chosen),
+        _of_methods({**_table(tables, "methods"), **kept}, of_methods, chosen),
+        None if raced else judged,
+    )
+
+
+def trains_first(methods: str | None) -> bool:
+    """Whether the first of these methods trains: without a race it alone is asked."""
+    names = _list(methods or "")
+    return names[0] in METHODS.names() and bool(METHODS.load(names[0]).trains)
+
+
+def _published(names: Sequence[str], source: str | None) -> dict[str, Published]:
+    """What `--preset` makes of each method."""
+    return {name: METHODS.load(name).published(source or "sample") for name in names}
+
+
+def _published_training(
+    published: Mapping[str, Published], given: Mapping[str, Any], minutes: float | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the race and of its training: all trainings that the methods want, unless there is a limit."""
+    training = {name: each.training for name, each in published.items() if each.training}
+    if not training:
+        return {}, {}
+    first, *others = training
+    if any(training[other] != training[first] for other in others):
+        raise ConfigError(
+            f"--preset paper: {', '.join(training)} were published with different trainings, and in a race all "
+            "trainings are alike: search with one of them"
+        )
+    unlimited = minutes is None and not {"minutes", "trainings"} & given.keys()
+    settings = {"trainings": _UNLIMITED} if unlimited else {}
+    return settings | {name: value for name, value in training[first].items() if name != "train"}, dict(
+        training[first].get("train", {})
     )
 
 
@@ -89,7 +131,7 @@ def _assigned(texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], dic
 
 
 def _of_methods(
-    kept: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], chosen: Sequence[str]
+    of_file: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], chosen: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """Settings of the methods that take part: those of the file, then those that were given."""
     for name in given:
@@ -97,7 +139,7 @@ def _of_methods(
             raise ConfigError(
                 f"--set {name}.{next(iter(given[name]))} has no effect without that method: --methods {name},..."
             )
-    return {name: {**_table(kept, name), **given.get(name, {})} for name in chosen}
+    return {name: {**_table(of_file, name), **given.get(name, {})} for name in chosen}
 
 
 def _race_config(settings: Mapping[str, Any]) -> RaceConfig:
@@ -197,8 +239,16 @@ def run_search(
     from fasteraa.runtime.ranks import own_rank
 
     if own_rank() > 0:  # rank 0 of torchrun writes and prints
-        chosen = asked.make_methods()
-        search(source, asked.config, methods=chosen, race=asked.race or False, out=out, resume=resume, **options)
+        search(
+            source,
+            asked.config,
+            methods=asked.make_methods(),
+            race=asked.race or False,
+            training=asked.training,
+            out=out,
+            resume=resume,
+            **options,
+        )
         return
     with track(*trackers, folder=out, config=asked.config, progress=for_this_terminal(), resume=resume) as progress:
         result = search(
@@ -206,6 +256,7 @@ def run_search(
             asked.config,
             methods=asked.make_methods(),
             race=asked.race or False,
+            training=asked.training,
             out=out,
             resume=resume,
             progress=progress,

@@ -39,14 +39,14 @@ class Contender:
     def search_seconds(self) -> float | None:
         """What finding one of them took, race and all, if they were found."""
         seconds = [_seconds_of(policy.provenance) for policy in self.policies]
-        found = [each for each in seconds if each is not None]
-        return sum(found) / len(found) if found else None
+        recorded = [each for each in seconds if each is not None]
+        return sum(recorded) / len(recorded) if recorded else None
 
 
 def _seconds_of(provenance: Mapping[str, Any]) -> float | None:
     """Of a search and, where it ended with one, of its race; a file from elsewhere may say anything."""
-    told = provenance.get("race", provenance.get("calibration", {}))  # version 0.1 called it calibration
-    race = told.get("seconds", 0.0) if isinstance(told, Mapping) else 0.0
+    of_race = provenance.get("race", provenance.get("calibration", {}))  # version 0.1 called it calibration
+    race = of_race.get("seconds", 0.0) if isinstance(of_race, Mapping) else 0.0
     both = (provenance.get("seconds"), race)
     return sum(both) if all(isinstance(each, int | float) for each in both) else None  # type: ignore[arg-type]
 
@@ -56,18 +56,18 @@ def parse_contenders(given: str | Sequence[str | Policy], seeds: int) -> list[Co
     parts = split_names(given) if isinstance(given, str) else list(given)
     if not parts:
         raise ConfigError("no policy was given; for example: none,trivialaugment-wide,uniform,runs/search/policy.json")
-    found = [_of_policy(part) if isinstance(part, Policy) else _contender(part, seeds) for part in parts]
-    labels = [each.label for each in found]
+    contenders = [_of_policy(part) if isinstance(part, Policy) else _contender(part, seeds) for part in parts]
+    labels = [each.label for each in contenders]
     for label in labels:
         if labels.count(label) > 1:
             raise ConfigError(f"the policy {label!r} was given twice; name one of them: OTHER={label}")
-    return found
+    return contenders
 
 
 def _of_policy(policy: Policy) -> Contender:
-    found = Contender(policy.name, (policy,))
-    _check_label(found, policy.name)
-    return found
+    contender = Contender(policy.name, (policy,))
+    _check_label(contender, policy.name)
+    return contender
 
 
 def split_names(text: str) -> list[str]:
@@ -77,9 +77,9 @@ def split_names(text: str) -> list[str]:
 def _contender(text: str, seeds: int) -> Contender:
     label, equals, paths = text.partition("=")
     if equals and "(" not in label and not Path(text).exists():
-        found = Contender(label.strip(), _policies([path.strip() for path in paths.split("+")], seeds))
-        _check_label(found, text)
-        return found
+        contender = Contender(label.strip(), _policies([path.strip() for path in paths.split("+")], seeds))
+        _check_label(contender, text)
+        return contender
     policies, name = _policies([text], seeds), text.lower()
     return Contender(name if name in ("random", policies[0].name) else text, policies)  # a name has one spelling
 

@@ -11,9 +11,11 @@ from fasteraa.comparison.setup import set_up
 from fasteraa.comparison.table import has_seen
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.ranks import launched
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Engine, run_jobs
+from fasteraa.train.runner.shared import tell_end, train_along
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,13 @@ def run_evaluation(
     contenders = parse_contenders(policy if isinstance(policy, str) else [policy], seed + 1)
     if len(contenders) > 1:
         raise ConfigError(f"evaluate takes one policy, got {policy!r}; fasteraa compare takes several")
-    with set_up(source, folder, Engine(device=device, jobs=1), **settings) as setup:
+    with set_up(source, folder, Engine(device=device, jobs=None if launched() else 1), **settings) as setup:
         job = jobs_of(contenders, setup.recipe, range(seed + 1), setup.split)[-1]
-        outcome = run_jobs(setup.runner, [job])[job.key]
+        if setup.ranks.is_first:
+            outcome = run_jobs(setup.runner, [job])[job.key]
+            tell_end(setup.ranks, outcome)
+        else:
+            outcome = train_along(setup.ranks, setup.split, setup.device)
     if outcome.failed:
         raise RunError(f"{job}: {outcome.failed}; try a larger --batch-size")
     return Evaluation(job, outcome, has_seen(contenders[0], setup.split))

@@ -99,27 +99,27 @@ def harm_of_ops(
     spans: dict[str, Span] | None = None,
 ) -> list[OpHarm]:
     """Each operation alone, always applied, at rising magnitudes; the most harmful first."""
-    found = []
+    harms = []
     for row in ops:
         levels = tuple(magnitudes) if row.span else (1.0,)
         at = {level: network.drop(_always(row, level if row.span else None, spans or {})) for level in levels}
-        found.append(OpHarm(row.name, at))
-    return sorted(found, key=lambda each: -max(drop.points for drop in each.at.values()))
+        harms.append(OpHarm(row.name, at))
+    return sorted(harms, key=lambda each: -max(drop.points for drop in each.at.values()))
 
 
 def _always(row: Op, magnitude: float | None, spans: dict[str, Span]) -> Policy:
-    kept = {name: span for name, span in spans.items() if name == row.name}
-    return Policy((SubPolicy(((Choice(row.name, 1.0, magnitude),),)),), row.name, kept)
+    own_span = {name: span for name, span in spans.items() if name == row.name}
+    return Policy((SubPolicy(((Choice(row.name, 1.0, magnitude),),)),), row.name, own_span)
 
 
 def harm_of_sub_policies(network: CleanNetwork, policy: Policy) -> list[SubPolicyHarm]:
     """Each sub-policy alone, as it is drawn; the most harmful first."""
-    found = [
+    harms = [
         SubPolicyHarm(number, network.drop(replace(policy, sub_policies=(replace(sub, weight=1.0, during=None),))))
         for number, sub in enumerate(policy.sub_policies)
         if sub.weight > 0
     ]
-    return sorted(found, key=lambda each: -each.drop.points)
+    return sorted(harms, key=lambda each: -each.drop.points)
 
 
 # --- the network ---------------------------------------------------------------------------------------------------

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fasteraa._version import __version__
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.large import HELD
+from fasteraa.errors import ConfigError
 from fasteraa.runtime.device import device_name, find_device, first_device
+from fasteraa.runtime.ranks import ALONE, Ranks, launched, open_ranks, rank_device
 from fasteraa.train.recipe import (
     TrainRecipe,
     check_body,
@@ -23,7 +28,9 @@ from fasteraa.train.recipe import (
 )
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Engine, Runner, make_runner
+from fasteraa.train.runner.shared import SharedRunner
 from fasteraa.train.split import Split, open_split
+from fasteraa.train.trainer import check_shares
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class Setup:
     split: Split
     recipe: TrainRecipe
     device: str
+    ranks: Ranks = ALONE  # of torchrun, which share every training; the first alone writes and says something
 
     def words(self, count: int) -> str:
         """What comes, when there are so many runs."""
@@ -62,17 +70,47 @@ def set_up(
     """`network` is for where there is no `recipe`; `train` changes settings of either. `data` goes to `open_split`."""
     if recipe is not None:
         check_network(recipe, network)
-    device = first_device(trainer.device, trainer.devices)
-    with make_runner(trainer.name, RunCache(folder), **trainer.settings, command=command) as runner:
+    check_shareable(trainer)
+    device = rank_device(first_device(trainer.device, trainer.devices))
+    cache = RunCache(folder)
+    with open_ranks(find_device(device)) as ranks, _runner(trainer, cache, command, ranks, device) as runner:
         finetuning, data = open_finetuning(network, pretrained, weights, data)
         recipe = finetuning or recipe
         largest = CPU_SIDE if find_device(device).type == "cpu" else None  # as a search has it
         split = open_split(source, folder=folder, large=HELD, **{"largest": largest, **data})
-        runner.cache.open()
         if recipe is None:
             recipe = choose_recipe(len(split.train), min(split.train.size), device, network)
             check_network_builds(recipe.network, min(split.train.size), False, "")
-        yield Setup(runner, split, check_body(TrainRecipe.make({**recipe.plain(), **(train or {})})), device)
+        recipe = check_body(TrainRecipe.make({**recipe.plain(), **(train or {})}))
+        ranks.check_alike(_facts(recipe, split))
+        check_shares(min(recipe.batch_size, len(split.train)), recipe.accumulate, ranks)
+        if ranks.is_first:
+            cache.open()
+        yield Setup(runner, split, recipe, device, ranks)
+
+
+def _runner(trainer: Engine, cache: RunCache, command: str | None, ranks: Ranks, device: str) -> Runner:
+    if ranks.joined:
+        return SharedRunner(cache, ranks, device, command)
+    return make_runner(trainer.name, cache, **trainer.settings, command=command)
+
+
+def check_shareable(trainer: Engine) -> None:
+    """Under torchrun there is one engine: the ranks."""
+    given = {"--engine": trainer.name != "local" and trainer.name, "--devices": trainer.devices, "--jobs": trainer.jobs}
+    if launched() and (wrong := [f"{flag} {value}" for flag, value in given.items() if value]):
+        raise ConfigError(
+            f"torchrun's ranks share every training, a GPU each, so {wrong[0]} has no place: leave it out, or start "
+            "the command without torchrun"
+        )
+
+
+def _facts(recipe: TrainRecipe, split: Split) -> dict[str, object]:
+    """What all ranks must have in common; what is trained is for the first to say."""
+    train, held_out = split.fingerprints
+    versions = {"version of fasteraa": __version__, "version of torch": torch.__version__}
+    weights = {"content of weights": recipe.key} if recipe.weights else {}
+    return {**versions, **recipe.plain(), **weights, "training images": train, "held-out images": held_out}
 
 
 def check_network_builds(network: str, size: int | None, pretrained: bool, weights: str) -> None:

@@ -128,7 +128,7 @@ def is_yardstick(name: str, label: str, hashes: Sequence[str]) -> bool:
 
 def _label_of(yardstick: str, contenders: Sequence[Contender]) -> str | None:
     hashes = {each.label: [policy.hash for policy in each.policies] for each in contenders}
-    return next((label for label, found in hashes.items() if is_yardstick(yardstick, label, found)), None)
+    return next((label for label, own in hashes.items() if is_yardstick(yardstick, label, own)), None)
 
 
 def _row(

@@ -89,8 +89,8 @@ def _npz(file: Path) -> Iterator[NpzFile]:
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
     except _DAMAGE as error:
-        said = "it holds Python objects, which are never loaded" if "pickle" in str(error) else cut(error)
-        raise DataError(f"{file} is not an .npz file of plain arrays: {said}") from error
+        why = "it holds Python objects, which are never loaded" if "pickle" in str(error) else cut(error)
+        raise DataError(f"{file} is not an .npz file of plain arrays: {why}") from error
 
 
 def _header(archive: NpzFile, key: str, file: Path) -> tuple[tuple[int, ...], int]:
@@ -115,23 +115,23 @@ def _array(archive: NpzFile, key: str, file: Path) -> NDArray[Any]:
     if not fits(need):
         have = (machine_memory() or 0) / 1e9
         raise DataError(f"{file} [{key}] {shape} needs {need / 1e9:.1f} GB, this machine has {have:.1f} GB")
-    found: NDArray[Any] = archive[key]
-    return found
+    array: NDArray[Any] = archive[key]
+    return array
 
 
 def _find_keys(present: set[str], file: Path) -> dict[str, tuple[str, str]]:
     """Split -> (images key, labels key)."""
-    found: dict[str, tuple[str, str]] = {}
+    keys_of: dict[str, tuple[str, str]] = {}
     for split, aliases in SPLIT_NAMES.items():
         for x, y in [(x.format(alias), y.format(alias)) for x, y in _KEYS for alias in aliases]:
             if x in present and y in present and (split == "train" or x != "images"):
-                found.setdefault(split, (x, y))
-    if not found:
+                keys_of.setdefault(split, (x, y))
+    if not keys_of:
         raise DataError(
             f"{file} has no images with labels; found keys: {', '.join(sorted(present)) or 'none'}; expected images "
             "and labels, or x_train and y_train, or train_images and train_labels (or masks in the place of labels)"
         )
-    return found
+    return keys_of
 
 
 def open_arrays(images: Any, labels: Any) -> Source:

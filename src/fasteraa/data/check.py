@@ -244,7 +244,7 @@ def _look_at(listing: Listing, split: str, look: Look, progress: Progress | None
             image, mask = (listing.read(i), None) if listing.pair is None else listing.pair(i)
             mode = image.mode
             numbers = () if mask is None else _numbers(matching_mask(shape_of(image, look), mask, look))
-            found, raw = _levels(image) if is_deep(image) else (None, None)
+            level_ranges, raw = _levels(image) if is_deep(image) else (None, None)
             rgb = upright(image, look)
         except (DataError, MemoryError):
             raise
@@ -253,23 +253,23 @@ def _look_at(listing: Listing, split: str, look: Look, progress: Progress | None
         size = (rgb.height, rgb.width)
         content = rgb.tobytes() if raw is None else raw
         digest = hashlib.blake2b(repr(size).encode() + content, digest_size=16).digest()
-        return Seen(path, split, listing.classes[listing.labels[i]], size, mode, digest, numbers, found)
+        return Seen(path, split, listing.classes[listing.labels[i]], size, mode, digest, numbers, level_ranges)
 
     return in_order(see, len(listing), listing.threads, progress)
 
 
 def _levels(image: Any) -> tuple[tuple[Window, Window], bytes]:
     """Its range and that of nearly all of its pixels; and all levels, since 8 bits may not tell two images apart."""
-    whole, found = level_range(image), levels(image)
-    low, high = np.quantile(found, (_RARE, 1 - _RARE), method="nearest").tolist() if found.size else whole
-    return (whole, (int(low), int(high))), b"deep" + found.tobytes()
+    whole, values = level_range(image), levels(image)
+    low, high = np.quantile(values, (_RARE, 1 - _RARE), method="nearest").tolist() if values.size else whole
+    return (whole, (int(low), int(high))), b"deep" + values.tobytes()
 
 
 def _deep(seen: Sequence[Seen], split: str) -> Deep | None:
     """By the images of the split that a search is made on, where it has any such."""
-    found = [item for item in seen if item.levels is not None]
-    found = [item for item in found if item.split == split] or found
-    ranges = [item.levels for item in found if item.levels is not None]
+    deep = [item for item in seen if item.levels is not None]
+    deep = [item for item in deep if item.split == split] or deep
+    ranges = [item.levels for item in deep if item.levels is not None]
     if not ranges:
         return None
     (lows, highs), (darkest, brightest) = (zip(*each, strict=True) for each in zip(*ranges, strict=True))
@@ -297,13 +297,13 @@ def _in_masks(seen: Iterable[Seen], names: tuple[str, ...]) -> tuple[InMasks, ..
     return tuple(InMasks(each, name(each), pixels[each] / total, images[each]) for each in sorted(pixels))
 
 
-def _mask_lines(found: tuple[InMasks, ...]) -> list[str]:
+def _mask_lines(classes: tuple[InMasks, ...]) -> list[str]:
     lines = [
         f"  {each.number}{'' if each.name == str(each.number) else f' {each.name}'}: {each.share:.1%} of the pixels, "
         f"in {each.images} images"
-        for each in found
+        for each in classes
     ]
-    counted = [each for each in found if each.number != IGNORED]
+    counted = [each for each in classes if each.number != IGNORED]
     lone = ["  ONE CLASS ALONE: a search needs two; write the other one as 1, since 255 does not count"]
     return ["task: semantic segmentation, by masks that hold", *lines, *(lone if len(counted) == 1 else [])]
 
@@ -316,8 +316,8 @@ def _duplicates(seen: Iterable[Seen]) -> tuple[Duplicate, ...]:
     groups: dict[bytes, list[Seen]] = {}
     for item in seen:
         groups.setdefault(item.digest, []).append(item)
-    found = [Duplicate(tuple(group)) for group in groups.values() if len(group) > 1]
-    return tuple(sorted(found, key=lambda group: (not group.across_classes, not group.across_splits)))
+    duplicates = [Duplicate(tuple(group)) for group in groups.values() if len(group) > 1]
+    return tuple(sorted(duplicates, key=lambda group: (not group.across_classes, not group.across_splits)))
 
 
 def _split_lines(split: SplitCount, segmentation: bool = False) -> list[str]:

@@ -122,8 +122,8 @@ def levels(image: Image.Image) -> NDArray[Any]:
 
 def level_range(image: Image.Image) -> Window:
     """The lowest and the highest level of a deep image."""
-    found = levels(image)
-    low, high = (int(found.min()), int(found.max())) if found.size else FULL
+    values = levels(image)
+    low, high = (int(values.min()), int(values.max())) if values.size else FULL
     if low < FULL[0] or high > FULL[1]:
         raise Unreadable(
             f"mode {image.mode} with levels {low}..{high}, outside 0..65535: say which levels count (window, --window)"
@@ -139,18 +139,18 @@ def common_window(ranges: Iterable[Window]) -> Window:
     return FULL if whole or low == high else (low, high)
 
 
-def _eight_bits(found: NDArray[Any], window: Window) -> NDArray[np.uint8]:
+def _eight_bits(values: NDArray[Any], window: Window) -> NDArray[np.uint8]:
     """Rounded; of the full range that is round(v / 257)."""
-    if found.dtype == np.uint16:
+    if values.dtype == np.uint16:
         table: NDArray[np.uint8] = _scaled(np.arange(1 << 16), window)  # a look-up needs less memory than sums
-        return np.take(table, found)
-    return _scaled(found.astype(np.int64), window)
+        return np.take(table, values)
+    return _scaled(values.astype(np.int64), window)
 
 
-def _scaled(found: NDArray[np.int64], window: Window) -> NDArray[np.uint8]:
+def _scaled(values: NDArray[np.int64], window: Window) -> NDArray[np.uint8]:
     low, high = window
     span = high - low
-    return ((2 * 255 * (found.clip(low, high) - low) + span) // (2 * span)).astype(np.uint8)
+    return ((2 * 255 * (values.clip(low, high) - low) + span) // (2 * span)).astype(np.uint8)
 
 
 def _deep_colour(image: Image.Image) -> re.Match[str] | None:
@@ -224,10 +224,10 @@ def upright(image: Image.Image, look: Look) -> Image.Image:
 def _windowed(image: Image.Image, window: Window | None) -> Image.Image:
     """A picture of 16-bit colours in 8 bits by the window; its transparency has a range of its own."""
     assert window is not None
-    found = _sixteen_bits(image)
-    found[..., :3] = _eight_bits(found[..., :3], window)
-    found[..., 3:] >>= 8
-    return Image.fromarray(found.astype(np.uint8))
+    values = _sixteen_bits(image)
+    values[..., :3] = _eight_bits(values[..., :3], window)
+    values[..., 3:] >>= 8
+    return Image.fromarray(values.astype(np.uint8))
 
 
 def turned(image: Image.Image, look: Look, orientation: int | None = None) -> Image.Image:

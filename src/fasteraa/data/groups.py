@@ -38,15 +38,15 @@ def _matches(listing: Listing, by: str, name: str) -> Sequence[str]:
         pattern = re.compile(by)
     except re.error as error:
         raise DataError(f"--group-by takes a column of a manifest or a pattern, got {quoted(by)}: {error}") from error
-    found = []
+    names = []
     for place in range(len(listing)):
         file = os.path.basename(listing.where(place))
         match = pattern.search(file)
         if match is None:
             what = "is no column of its manifest, and as a pattern" if listing.column is not None else "as a pattern"
             raise DataError(f"{quoted(by)} (--group-by) {what} matches no part of {quoted(file)} in {name}")
-        found.append((match[1] if pattern.groups else match[0]) or "")
-    return found
+        names.append((match[1] if pattern.groups else match[0]) or "")
+    return names
 
 
 def group_folds(labels: Labels, class_count: int, groups: Labels, count: int, seed: int) -> Labels:

@@ -54,8 +54,8 @@ def open_hf(spec: str) -> Source:
     if not split:
         return from_object(loaded, title)
     if not isinstance(loaded, dict) or split not in loaded:
-        known = ", ".join(loaded) if isinstance(loaded, dict) else "none, it is a single data set"
-        raise DataError(f"{name} has no split {split!r}; choices: {known}")
+        splits = ", ".join(loaded) if isinstance(loaded, dict) else "none, it is a single data set"
+        raise DataError(f"{name} has no split {split!r}; choices: {splits}")
     return from_object(loaded[split], f"{title}:{split}")
 
 

@@ -36,9 +36,9 @@ def is_image(name: str) -> bool:
 
 def open_folder(root: Path, name: str | None = None) -> Source:
     """The splits that are folders under `root`, or all of it as `train`."""
-    found = _split_folders(root)
-    splits = found or {"train": root}
-    aside = natural_sort(set(folders(root)) - {path.name for path in found.values()}) if found else ()
+    split_folders = _split_folders(root)
+    splits = split_folders or {"train": root}
+    aside = natural_sort(set(folders(root)) - {path.name for path in split_folders.values()}) if split_folders else ()
     classes = natural_sort(folder for path in splits.values() for folder in folders(path))
     if not classes:
         raise _no_class_folders(root)
@@ -94,9 +94,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _split_folders(root: Path) -> dict[str, Path]:
     """Split name -> folder. A lone folder called 'train' among others may be a class: then it has no folders inside."""
-    found = {canonical: root / name for name in sorted(folders(root)) if (canonical := canonical_split(name))}
-    if any(folders(path) for path in found.values()) or len(found) == len(folders(root)):
-        return {split: found[split] for split in ("train", "val", "test") if split in found}
+    of_split = {canonical: root / name for name in sorted(folders(root)) if (canonical := canonical_split(name))}
+    if any(folders(path) for path in of_split.values()) or len(of_split) == len(folders(root)):
+        return {split: of_split[split] for split in ("train", "val", "test") if split in of_split}
     return {}
 
 
@@ -138,9 +138,9 @@ def _list_masks(path: Path, names: tuple[str, ...]) -> Listing:
         if stem in of_stem:
             raise DataError(f"an image must have one mask, {stem!r} in {path} has {of_stem[stem]} and {mask}")
         of_stem[stem] = mask
-    found = [of_stem.get(_stem(image, os.path.join(path, "images"))) for image in images]
-    unused = len(set(masks) - set(found))
-    return mask_file_listing(images, found, names, others + more + unused)
+    mask_of_image = [of_stem.get(_stem(image, os.path.join(path, "images"))) for image in images]
+    unused = len(set(masks) - set(mask_of_image))
+    return mask_file_listing(images, mask_of_image, names, others + more + unused)
 
 
 def _stem(file: str, folder: str) -> str:

@@ -201,10 +201,10 @@ def _check_labels(labels: Tensor, count: int, classes: tuple[str, ...]) -> None:
 
 
 def _check_masks(masks: Tensor, images: Tensor, classes: tuple[str, ...]) -> None:
-    wanted = (len(images), *images.shape[2:])
-    if masks.dtype != torch.uint8 or masks.shape != wanted:
-        raise DataError(f"masks must be uint8 of shape {wanted}, got {masks.dtype} {tuple(masks.shape)}")
-    found = torch.bincount(masks.flatten(), minlength=256)[:255].nonzero()  # needs no second copy of them
-    most = int(found[-1]) if len(found) else 0
+    shape = (len(images), *images.shape[2:])
+    if masks.dtype != torch.uint8 or masks.shape != shape:
+        raise DataError(f"masks must be uint8 of shape {shape}, got {masks.dtype} {tuple(masks.shape)}")
+    present = torch.bincount(masks.flatten(), minlength=256)[:255].nonzero()  # needs no second copy of them
+    most = int(present[-1]) if len(present) else 0
     if most >= len(classes):
         raise DataError(f"masks must hold 0..{len(classes) - 1} (or 255 for what does not count), got {most}")

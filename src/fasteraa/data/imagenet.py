@@ -53,13 +53,13 @@ def _flat(root: Path, classes: tuple[str, ...]) -> Listing:
     """Validation images, all in one folder."""
     files, ignored = walk(str(root / "val"))
     places = [root / "val", root, *list(root.resolve().parents)[:_ABOVE]]
-    found = [place / name for place in places for name in LABEL_FILES if (place / name).is_file()]
-    if not found:
+    label_files = [place / name for place in places for name in LABEL_FILES if (place / name).is_file()]
+    if not label_files:
         raise DataError(
             f"{root / 'val'} holds {len(files)} images without class folders, and no file of their labels lies beside "
             f"it ({', '.join(LABEL_FILES[:3])}); add one, or hold out training images (--held-out 0.2)"
         )
-    label_of = _labels(found[0], classes, [os.path.basename(file) for file in files])
+    label_of = _labels(label_files[0], classes, [os.path.basename(file) for file in files])
     return file_listing(classes, np.array(label_of, dtype=np.int64), files, ignored)
 
 

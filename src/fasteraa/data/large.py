@@ -54,7 +54,7 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def telling(say: Say) -> Iterator[None]:
+def reporting(say: Say) -> Iterator[None]:
     """What reads in it tells how far it is, every few seconds."""
     token = _listener.set(_Listener(say))
     try:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fasteraa.data import ImageSet, stratify
 from fasteraa.data.decode import Look, Window, pixels, upright, why
 from fasteraa.data.labels import Labels
-from fasteraa.data.materialize import Wanted, allowed_broken, check_budget, common_range, gather
+from fasteraa.data.materialize import LoadOptions, allowed_broken, check_budget, common_range, gather
 from fasteraa.data.source import Listing
 from fasteraa.errors import DataError
 
@@ -49,8 +49,8 @@ class LazyImageSet:
         check_budget(listing.damage, allowed_broken(len(listing), BROKEN_BUDGET), len(listing), name)
         if look.window is None:
             look = replace(look, window=common_range(listing))
-        found = cls(listing, np.arange(len(listing)) if index is None else index, name, size, "", look)
-        return replace(found, fingerprint=_fingerprint(found))
+        images = cls(listing, np.arange(len(listing)) if index is None else index, name, size, "", look)
+        return replace(images, fingerprint=_fingerprint(images))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -76,22 +76,22 @@ class LazyImageSet:
 
     def pixels(self, place: int) -> Tensor:
         """uint8 (3, H, W) at the set's size: scaled to cover it, cropped to the centre."""
-        found = pixels(self.listing.read(int(self.index[place])), self.size, self.look)
-        return torch.from_numpy(np.ascontiguousarray(found))
+        array = pixels(self.listing.read(int(self.index[place])), self.size, self.look)
+        return torch.from_numpy(np.ascontiguousarray(array))
 
     def sample(self, count: int) -> Tensor:
         """uint8 (n, 3, H, W): up to `count` readable images, evenly spread."""
-        found = []
+        images = []
         for place in np.unique(np.linspace(0, len(self) - 1, min(count, len(self))).astype(int)).tolist():
             try:
-                found.append(self.pixels(place))
+                images.append(self.pixels(place))
             except (DataError, MemoryError):
                 raise
             except Exception:  # broken: it is counted when a batch meets it
                 continue
-        if not found:
+        if not images:
             raise DataError(f"no image of {self.name} could be read, of {min(count, len(self))} that were tried")
-        return torch.stack(found)
+        return torch.stack(images)
 
     def subset(self, count: int, seed: int) -> LazyImageSet:
         return self._take(stratify.draw(self.labels.numpy(), len(self.classes), count, seed))
@@ -106,7 +106,7 @@ class LazyImageSet:
             threads=self.listing.threads,
             declared=True,
         )
-        return gather(rows, self.name, Wanted(self.size, look=self.look))
+        return gather(rows, self.name, LoadOptions(self.size, look=self.look))
 
     def check_broken(self, broken: set[int]) -> None:
         """More unreadable images than the budget allows are an error that names some of them."""

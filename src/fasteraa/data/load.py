@@ -15,7 +15,7 @@ from fasteraa.data.groups import group_cut, grouped
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.large import subset_to_hold, tell_subset
 from fasteraa.data.masks import IGNORED
-from fasteraa.data.materialize import Wanted, gather, tell_enlarged
+from fasteraa.data.materialize import LoadOptions, gather, tell_enlarged
 from fasteraa.data.parallel import Progress
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source, canonical_split
@@ -65,7 +65,7 @@ def load(
         subset: so many images, stratified by class and chosen before anything is decoded.
         at_most: as `subset`, but a smaller set is taken whole and a set of more classes gives one image of each.
         large: as `subset`, but only where that is left out and files hold more than 100,000 images: none is read in
-            vain, and `fasteraa.data.large.telling` hears which were chosen.
+            vain, and `fasteraa.data.large.reporting` hears which were chosen.
         classes: names to keep, or how many to keep, chosen by `seed`. Kept classes stay in the source's order.
         held_out: leave out the images that a comparison holds out of the training images if it is asked for this share.
         group_by: a column of a manifest, or a pattern on file names: images of one group are held out together.
@@ -96,11 +96,11 @@ def load(
         tell_subset(opened.name, "images", held, len(listing), seed)
         subset = held
     tell_enlarged(listing, opened.name, as_size(size), look)
-    wanted = Wanted(as_size(size), subset, _seed(seed), _budget(broken_budget), look, ignore_index, largest)
-    found = gather(listing, opened.name, wanted, progress)
-    if window is not None and found.window is None:
+    options = LoadOptions(as_size(size), subset, _seed(seed), _budget(broken_budget), look, ignore_index, largest)
+    images = gather(listing, opened.name, options, progress)
+    if window is not None and images.window is None:
         raise DataError(f"a window is for images of more than 8 bits, {opened.name} has none: leave it out")
-    return found
+    return images
 
 
 def load_validation(
@@ -110,7 +110,7 @@ def load_validation(
     opened = open_source(source, data_root)
     listing, name = validation_listing(opened, validation, like.classes, data_root)
     look = Look(interpolation=interpolation, window=like.window)
-    return gather(listing, name, Wanted(like.size, look=look))
+    return gather(listing, name, LoadOptions(like.size, look=look))
 
 
 def validation_listing(

@@ -104,10 +104,10 @@ def matching_mask(shape: tuple[int, int], value: Any, look: Look) -> Mask:
 
 def class_names(masks: Tensor, names: tuple[str, ...], name: str) -> tuple[str, ...]:
     """The classes of uint8 masks: by the source's names, or their numbers up to the largest that occurs."""
-    found = torch.bincount(masks.flatten(), minlength=256)[:IGNORED].nonzero().flatten()
-    if not len(found):
+    present = torch.bincount(masks.flatten(), minlength=256)[:IGNORED].nonzero().flatten()
+    if not len(present):
         raise DataError(f"the masks of {name} hold nothing but {IGNORED}, which is not counted")
-    most = int(found[-1])
+    most = int(present[-1])
     if names and most >= len(names):
         raise DataError(f"{name} names {len(names)} classes, but its masks hold the number {most}")
     return names or tuple(map(str, range(most + 1)))

@@ -39,7 +39,7 @@ _SHOWN = 5  # broken files in an error message
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LoadOptions:
     """What to make of a listing."""
 
     size: tuple[int, int] | None = None
@@ -56,16 +56,16 @@ def allowed_broken(count: int, budget: float) -> int:
     return max(1, floor(budget * count + 1e-9)) if budget > 0 else 0
 
 
-def gather(listing: Listing, name: str, wanted: Wanted, progress: Progress | None = None) -> ImageSet:
+def gather(listing: Listing, name: str, options: LoadOptions, progress: Progress | None = None) -> ImageSet:
     """The images in source order. A broken image of a subset is replaced by the next candidate of its class."""
-    check_budget(listing.damage, allowed_broken(len(listing), wanted.broken_budget), len(listing), name)
-    size = wanted.size or _default_size(listing, wanted)
-    if listing.own is not None and wanted.subset is None and listing.own.shape[1:3] == size:
+    check_budget(listing.damage, allowed_broken(len(listing), options.broken_budget), len(listing), name)
+    size = options.size or _default_size(listing, options)
+    if listing.own is not None and options.subset is None and listing.own.shape[1:3] == size:
         images, labels = torch.from_numpy(_planes(listing.own)), torch.from_numpy(listing.labels)
         if progress is not None:
             progress(len(listing), len(listing))
         return replace(ImageSet.of(images, labels, listing.classes, name, listing.damage), groups=listing.groups)
-    work = _Gathering(listing, name, wanted, size)
+    work = _Gathering(listing, name, options, size)
     work.run(progress)
     return work.assembled()
 
@@ -81,21 +81,21 @@ def _planes(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return moved
 
 
-def _plan(listing: Listing, wanted: Wanted) -> tuple[Labels, list[Iterator[int]]]:
+def _plan(listing: Listing, options: LoadOptions) -> tuple[Labels, list[Iterator[int]]]:
     """Indices to decode, and per class the ones to fall back on. No pixel is needed for either."""
-    if wanted.subset is None:
+    if options.subset is None:
         return np.arange(len(listing)), [iter(()) for _ in listing.classes]
-    picks = stratify.draw(listing.labels, len(listing.classes), wanted.subset, wanted.seed)
+    picks = stratify.draw(listing.labels, len(listing.classes), options.subset, options.seed)
     taken = set(picks.tolist())
-    orders = stratify.candidates(listing.labels, len(listing.classes), wanted.seed)
+    orders = stratify.candidates(listing.labels, len(listing.classes), options.seed)
     return picks, [(i for i in order.tolist() if i not in taken) for order in orders]
 
 
-def _default_size(listing: Listing, wanted: Wanted) -> tuple[int, int]:
-    size = probe_size(listing, wanted.look)
-    if wanted.largest is None or listing.pair is not None or max(size) <= wanted.largest:
+def _default_size(listing: Listing, options: LoadOptions) -> tuple[int, int]:
+    size = probe_size(listing, options.look)
+    if options.largest is None or listing.pair is not None or max(size) <= options.largest:
         return size
-    return wanted.largest, wanted.largest
+    return options.largest, options.largest
 
 
 def probe_size(listing: Listing, look: Look) -> tuple[int, int]:
@@ -128,7 +128,7 @@ def _shapes(listing: Listing, look: Look) -> list[tuple[int, int]]:
         except Exception:  # broken: it is reported when it is decoded
             return None
 
-    return [found for found in in_order(shape, len(places), listing.threads) if found]
+    return [size for size in in_order(shape, len(places), listing.threads) if size]
 
 
 def common_range(listing: Listing) -> Window | None:
@@ -144,7 +144,7 @@ def common_range(listing: Listing) -> Window | None:
         except Exception:  # broken: it is reported when it is decoded
             return None
 
-    ranges = [found for found in in_order(of, len(places), listing.threads) if found]
+    ranges = [levels for levels in in_order(of, len(places), listing.threads) if levels]
     return common_window(ranges) if ranges else None
 
 
@@ -169,12 +169,12 @@ class _Gathering:
     Images of more than 8 bits are read twice unless the window is given: for the range of all, and by it.
     """
 
-    def __init__(self, listing: Listing, name: str, wanted: Wanted, size: tuple[int, int]):
-        self.listing, self.name, self.wanted, self.look = listing, name, wanted, wanted.look
-        self.picks, self.reserves = _plan(listing, wanted)
+    def __init__(self, listing: Listing, name: str, options: LoadOptions, size: tuple[int, int]):
+        self.listing, self.name, self.options, self.look = listing, name, options, options.look
+        self.picks, self.reserves = _plan(listing, options)
         self.images = _allocate((len(self.picks), 3, *size))
         self.masks = _allocate((len(self.picks), *size)) if listing.pair is not None else None
-        self.allowed = allowed_broken(len(self.picks), wanted.broken_budget)
+        self.allowed = allowed_broken(len(self.picks), options.broken_budget)
         self.broken: list[Broken] = []
         self.deep: set[int] = set()  # slots of images with more than 8 bits
         self.ranges: dict[int, Window] = {}  # of slots that wait for the range of all
@@ -217,7 +217,7 @@ class _Gathering:
         if self.masks is None:
             self.images[slot] = pixels(image, size, self.look)
         else:
-            ignored = self.wanted.ignore_index
+            ignored = self.options.ignore_index
             self.images[slot], self.masks[slot] = pair_pixels((image, mask), size, self.look, ignored)
 
     def assembled(self) -> ImageSet:
@@ -232,8 +232,8 @@ class _Gathering:
             masks = torch.from_numpy(_in_order(self.masks, order))
             names = class_names(masks, listing.mask_names, self.name)
             return ImageSet.of_masks(images, masks, names, self.name, broken, window)
-        found = ImageSet.of(images, torch.from_numpy(labels), listing.classes, self.name, broken, window)
-        return found if listing.groups is None else replace(found, groups=listing.groups[self.picks[order]])
+        gathered = ImageSet.of(images, torch.from_numpy(labels), listing.classes, self.name, broken, window)
+        return gathered if listing.groups is None else replace(gathered, groups=listing.groups[self.picks[order]])
 
 
 def _in_order(rows: NDArray[np.uint8], order: Labels) -> NDArray[np.uint8]:
@@ -244,12 +244,12 @@ def _in_order(rows: NDArray[np.uint8], order: Labels) -> NDArray[np.uint8]:
     for start in np.flatnonzero(~done).tolist():
         if done[start]:
             continue
-        place, kept = start, rows[start].copy()
+        place, first = start, rows[start].copy()
         while source[place] != start:
             rows[place] = rows[source[place]]
             done[place] = True
             place = int(source[place])
-        rows[place] = kept
+        rows[place] = first
         done[place] = True
     return rows[: len(order)]
 

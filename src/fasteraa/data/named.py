@@ -74,13 +74,13 @@ def open_named(name: str, root: Path, download: bool) -> Source:
 def _imagenet(root: Path) -> Source:
     """Plain folders per class: needs no devkit."""
     folder = root / IMAGENET
-    found = find_imagenet(folder) or (folder if (folder / "train").is_dir() else None)
-    if found is None:
+    imagenet = find_imagenet(folder) or (folder if (folder / "train").is_dir() else None)
+    if imagenet is None:
         raise DataError(
             f"imagenet is not at {folder}/train; expected {folder}/train/n01440764/*.JPEG and {folder}/val/... "
             "(from https://image-net.org/download); the folder above is named with data_root (--data-root)"
         )
-    return open_imagenet(found, IMAGENET)
+    return open_imagenet(imagenet, IMAGENET)
 
 
 def _listing(name: str, row: Named, root: Path, split: str, download: bool) -> Listing:
@@ -107,17 +107,17 @@ def _construct(class_name: str, arguments: Mapping[str, Any], what: str) -> Any:
     except ImportError as error:
         raise DataError(f"{what} needs another package: {error}; pip install {error.name or 'it'}") from error
     except (RuntimeError, OSError, EOFError) as error:
-        said = str(error).splitlines()[0].partition(" You can use download")[0]  # ours to offer, and only in Python
-        raise DataError(f"{what} is not there or damaged: {said}") from error
+        why = str(error).splitlines()[0].partition(" You can use download")[0]  # ours to offer, and only in Python
+        raise DataError(f"{what} is not there or damaged: {why}") from error
 
 
 def open_torchvision(class_name: str, root: Path, download: bool) -> Source:
     """`torchvision:ClassName`: any class whose split is chosen by `train`, by `split` or not at all."""
     from torchvision import datasets
 
-    known = [name for name in datasets.__all__ if inspect.isclass(getattr(datasets, name))]
-    if class_name not in known:
-        raise DataError(f"torchvision has no data set {class_name!r}; {choices_hint(class_name, known)}")
+    names = [name for name in datasets.__all__ if inspect.isclass(getattr(datasets, name))]
+    if class_name not in names:
+        raise DataError(f"torchvision has no data set {class_name!r}; {choices_hint(class_name, names)}")
     parameters = inspect.signature(getattr(datasets, class_name)).parameters
     shared = {key: value for key, value in {"root": root, "download": download}.items() if key in parameters}
     _check_parameters(class_name, parameters)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fasteraa.data.load import check_can_hold_out, check_not_empty
-from fasteraa.data.materialize import Wanted, allowed_broken, check_budget, check_classes_left
+from fasteraa.data.materialize import LoadOptions, allowed_broken, check_budget, check_classes_left
 from fasteraa.data.source import Broken, Listing, Source
 from fasteraa.errors import DataError, SplitError
 from fasteraa.runtime.documents import printable
@@ -33,11 +33,11 @@ def refusals(opened: Source, broken: Sequence[Broken]) -> list[str]:
         train = opened.listing("train")
     except DataError as error:
         return [f"fasteraa search and fasteraa compare will refuse them: {error}"]
-    found = {
+    reasons = {
         "search": _said(lambda: _check_search(train, opened.name, broken)),
         "compare": _said(lambda: _check_comparison(train, opened)) if train.pair is None else None,
     }
-    return [f"fasteraa {who} will refuse them: {why}" for who, why in found.items() if why is not None]
+    return [f"fasteraa {who} will refuse them: {why}" for who, why in reasons.items() if why is not None]
 
 
 def _said(check: Callable[[], None]) -> str | None:
@@ -52,10 +52,10 @@ def _check_search(train: Listing, name: str, broken: Sequence[Broken]) -> None:
     check_not_empty(train, name, "train")
     broken_at = {each.path: each for each in broken}
     paths = [printable(train.where(place)) for place in range(len(train))]
-    check_budget(train.damage, allowed_broken(len(train), Wanted().broken_budget), len(train), name)
+    check_budget(train.damage, allowed_broken(len(train), LoadOptions().broken_budget), len(train), name)
     readable = np.array([path not in broken_at for path in paths])
     of_train = [broken_at[path] for path in paths if path in broken_at]
-    check_budget(of_train, allowed_broken(len(train), Wanted().broken_budget), len(train), name)
+    check_budget(of_train, allowed_broken(len(train), LoadOptions().broken_budget), len(train), name)
     check_classes_left(train, train.labels[readable], name)
     check_enough(int(readable.sum()), name)
 

@@ -37,7 +37,7 @@ def open_source(source: Any, data_root: str | os.PathLike[str] | None = None, do
         return _open_path(Path(source))
 
 
-def hides(source: str) -> str | None:
+def hidden_folder_hint(source: str) -> str | None:
     """What to say of a known name that is a folder here, too."""
     if source not in (SAMPLE, *named.NAMES) or not os.path.isdir(source):
         return None
@@ -82,8 +82,8 @@ def _open_path(path: Path) -> Source:
     if path.is_dir():
         if hf.is_saved(path):
             return hf.open_hf(str(path))
-        found = imagenet.find_imagenet(path)
-        return image_folder.open_folder(path) if found is None else imagenet.open_imagenet(found)
+        layout = imagenet.find_imagenet(path)
+        return image_folder.open_folder(path) if layout is None else imagenet.open_imagenet(layout)
     if not path.exists():
         raise _unknown(str(path))
     try:
@@ -106,7 +106,7 @@ def _open_path(path: Path) -> Source:
 def _unknown(text: str) -> DataError:
     if os.sep in text or Path(text).suffix:
         return DataError(f"no such file or folder: {text}")
-    known = choices_hint(text, (SAMPLE, *named.NAMES))
+    choices = choices_hint(text, (SAMPLE, *named.NAMES))
     return DataError(
-        f"{text!r} is neither a file or folder nor a known data set; {known}, torchvision:ClassName, hf:name"
+        f"{text!r} is neither a file or folder nor a known data set; {choices}, torchvision:ClassName, hf:name"
     )

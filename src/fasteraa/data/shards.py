@@ -116,26 +116,26 @@ def _by_split(pattern: str) -> dict[str, list[str]]:
 
 def _folder_by_split(folder: str) -> dict[str, list[str]]:
     """The first word of a tar's path inside the folder says its split; without such a word it is train."""
-    found: dict[str, list[str]] = {}
+    files_of: dict[str, list[str]] = {}
     for path in sorted(path for path in Path(folder).rglob("*.tar") if path.is_file()):
         word = re.split(r"[^A-Za-z]", str(path.relative_to(folder)), maxsplit=1)[0]
-        found.setdefault(canonical_split(word) or "train", []).append(str(path))
-    if not found:
+        files_of.setdefault(canonical_split(word) or "train", []).append(str(path))
+    if not files_of:
         raise DataError(f"{folder} holds no .tar shards")
-    return {split: found[split] for split in SPLIT_NAMES if split in found}
+    return {split: files_of[split] for split in SPLIT_NAMES if split in files_of}
 
 
 def _contents(files: list[str]) -> Contents:
-    found = Contents()
+    contents = Contents()
     for file in files:
         try:
-            found.add(_index(file))
+            contents.add(_index(file))
         except (tarfile.TarError, OSError, EOFError) as error:
-            said = reason(error) if isinstance(error, OSError) else str(error)
-            raise DataError(f"{file} is not a readable, uncompressed tar file: {cut(said)}") from error
-    if not found.members:
+            why = reason(error) if isinstance(error, OSError) else str(error)
+            raise DataError(f"{file} is not a readable, uncompressed tar file: {cut(why)}") from error
+    if not contents.members:
         raise DataError(f"no images with a .cls member or a mask in {len(files)} shards, the first being {files[0]}")
-    return found
+    return contents
 
 
 def _index(shard: str) -> Contents:
@@ -159,8 +159,8 @@ def _index(shard: str) -> Contents:
             else:
                 ignored += 1
     masks = {key: entry for key, entry in masks.items() if key not in labels}  # else they are one more member
-    found = labels.keys() | masks.keys()
-    lone = [key for key in images if key not in found]
+    annotated = labels.keys() | masks.keys()
+    lone = [key for key in images if key not in annotated]
     if lone and not damage:
         raise DataError(f"every image needs a .cls member of the same base name, {lone[0]!r} in {shard} has none")
     # a damaged header costs an image its label, or a label its image
@@ -169,7 +169,7 @@ def _index(shard: str) -> Contents:
     members = [
         Member(shard, e.name, e.offset_data, e.size, labels.get(k, ""), _place(masks.get(k)))
         for k, e in images.items()
-        if k in found
+        if k in annotated
     ]
     return Contents(members, ignored, damage)
 

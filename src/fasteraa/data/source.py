@@ -83,9 +83,9 @@ class Listing:
         """Images per class."""
         return np.bincount(self.labels, minlength=len(self.classes))
 
-    def restrict(self, kept: Sequence[str]) -> Listing:
+    def restrict(self, names: Sequence[str]) -> Listing:
         """Only these classes, renumbered, in the order this listing has them."""
-        classes = tuple(name for name in self.classes if name in set(kept))
+        classes = tuple(name for name in self.classes if name in set(names))
         new_label = np.array([classes.index(name) if name in classes else -1 for name in self.classes], dtype=np.int64)
         labels = new_label[self.labels]
         return replace(self, classes=classes, labels=labels).take(np.flatnonzero(labels >= 0))
@@ -118,14 +118,14 @@ class Source:
 
     def listing(self, split: str) -> Listing:
         """The split of that name; `test` falls back on `val`, which is all that many folders have."""
-        wanted = canonical_split(split) or split
-        for name in (wanted, "val") if wanted == "test" else (wanted,):
+        asked = canonical_split(split) or split
+        for name in (asked, "val") if asked == "test" else (asked,):
             if name in self.splits:
                 with readable(self.name):
                     return self.splits[name]()
         hint = (
             "Put the images to learn from into train/, or all class folders side by side without split folders"
-            if wanted == "train"
+            if asked == "train"
             else "For held-out images add a test/ or val/ folder beside train/, or a split column to a manifest (in "
             "Python, ImageSet.split(fraction, seed) divides one set)"
         )

@@ -57,8 +57,8 @@ def open_table(file: Path) -> Source:
 def _listing(file: Path, rows: list[Row], classes: tuple[str, ...], split: str) -> Listing:
     chosen, folder = [row for row in rows if row.split == split], str(file.parent)
     paths = [os.path.join(folder, row.path) for row in chosen]  # pathlib takes five times as long
-    found = file_listing(classes, number([row.label for row in chosen], classes), paths)
-    return replace(found, column=partial(_column, file, split))
+    listing = file_listing(classes, number([row.label for row in chosen], classes), paths)
+    return replace(listing, column=partial(_column, file, split))
 
 
 def _column(file: Path, split: str, name: str) -> list[str] | None:
@@ -164,13 +164,13 @@ def _parquet(file: Path, more: str | None = None) -> Iterable[tuple[int, Mapping
     except ImportError as error:
         raise DataError(f"reading {file} needs pyarrow: pip install 'fasteraa[parquet]'") from error
     try:
-        known = parquet.read_schema(file).names
-        wanted = [*(name for names in COLUMNS.values() for name in names), more]
-        table = parquet.read_table(file, columns=[name for name in known if name in wanted])
+        present = parquet.read_schema(file).names
+        needed = [*(name for names in COLUMNS.values() for name in names), more]
+        table = parquet.read_table(file, columns=[name for name in present if name in needed])
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{file} is not a Parquet file: {error}") from error
     if not table.num_columns:
-        raise DataError(f"columns 'path' and 'label' are missing in {file}; found: {', '.join(known)}")
+        raise DataError(f"columns 'path' and 'label' are missing in {file}; found: {', '.join(present)}")
     return enumerate(table.to_pylist(), start=1)
 
 

@@ -45,8 +45,8 @@ def render(policy: Policy, target: str, **options: Any) -> Any:
 def report(policy: Policy, target: str, **options: Any) -> list[str]:
     """How faithful the export is, a line for each operation of the policy; refuses what the target cannot do."""
     _known(target)
-    said = [*lines(policy, _label(target, options)), *strength_words(policy)]
-    return [*said, SEEDS] if options.get("native") else said
+    notes = [*lines(policy, _label(target, options)), *strength_words(policy)]
+    return [*notes, SEEDS] if options.get("native") else notes
 
 
 def write(policy: Policy, target: str, path: str | os.PathLike[str], **options: Any) -> None:
@@ -64,10 +64,12 @@ def _known(target: str) -> None:
 
 
 def _check_options(target: str, function: Callable[..., Any], options: dict[str, Any]) -> None:
-    known = [name for name, each in signature(function).parameters.items() if each.default is not each.empty]
+    options_of_target = [
+        name for name, each in signature(function).parameters.items() if each.default is not each.empty
+    ]
     for name in options:
-        if name not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
+        if name not in options_of_target:
+            has = f"it has {', '.join(options_of_target)}" if options_of_target else "it has none"
             raise ExportError(f"the target {target!r} has no option {name!r} here: {has}")
 
 

@@ -167,13 +167,13 @@ def tree(policy: Policy, mask_fill: int = 0) -> Any:
     Where the number of passes is drawn, so many of them one after the other.
     """
     policy = live(policy)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         made = _pass(policy) if policy.strength.plain else _passes(policy)
         _fill_masks(made, mask_fill)
         again = A.to_dict(A.from_dict(json.loads(json.dumps(A.to_dict(made)))))
-    if said:
-        raise ExportError(f"albumentations {A.__version__} would load the tree with a warning: {said[0].message}")
+    if caught:
+        raise ExportError(f"albumentations {A.__version__} would load the tree with a warning: {caught[0].message}")
     if json.dumps(again) != json.dumps(A.to_dict(made)):
         raise ExportError(f"albumentations {A.__version__} does not load the tree as it was saved")
     return made
@@ -242,10 +242,10 @@ def _ends(policy: Policy, choice: Choice, sign: float) -> tuple[float, float]:
 
 def _make(op: str, kind: str, **arguments: Any) -> Callable[[float], Any]:
     """A function of p. A parameter may be given as `old|new`: the name that the installed class knows is taken."""
-    known = inspect.signature(getattr(A, kind).__init__).parameters
+    parameters = inspect.signature(getattr(A, kind).__init__).parameters
     named: dict[str, Any] = {}
     for names, value in arguments.items():
-        fitting = [name for name in names.split("__or__") if name in known]
+        fitting = [name for name in names.split("__or__") if name in parameters]
         if not fitting:
             raise ExportError(
                 f"albumentations {A.__version__} cannot take the operation {op!r}: {kind} has no {names!r}; "
@@ -295,8 +295,8 @@ def _posterize(policy: Policy, choice: Choice, sign: float) -> Iterator[Leaf]:
         from_, to = (-math.inf if bits == 1 else bits), (math.inf if bits == 8 else bits + 1)
         share = _overlap(low, high, from_, to)
         if share > 0:
-            kept = _make(choice.op, "Posterize", num_bits__or__num_bits_range=(bits, bits))
-            yield share, _make(choice.op, "NoOp") if bits == 8 else kept
+            fewer_bits = _make(choice.op, "Posterize", num_bits__or__num_bits_range=(bits, bits))
+            yield share, _make(choice.op, "NoOp") if bits == 8 else fewer_bits
 
 
 def _overlap(low: float, high: float, start: float, end: float) -> float:

@@ -122,17 +122,17 @@ def live(policy: Policy) -> Policy:
 
 def check(policy: Policy, target: str) -> dict[str, Fidelity]:
     """The fidelity of each operation of the policy; raises if there is one that the target cannot do."""
-    found = {op: fidelity_of(op, target) for op in live(policy).ops}
+    fidelities = {op: fidelity_of(op, target) for op in live(policy).ops}
     if policy.scheduled and (why := COVERAGE[target].no_schedule):
         raise ExportError(
             f"{target} cannot follow the schedule of the policy: {why}; or export policy.flattened(), its mean"
         )
-    for op, fidelity in found.items():
+    for op, fidelity in fidelities.items():
         if fidelity.kind == "unsupported":
             raise ExportError(
                 f"{target} cannot do the operation {op!r}: {fidelity.note}; or leave it out: --without {op}"
             )
-    return found
+    return fidelities
 
 
 def lines(policy: Policy, target: str) -> list[str]:

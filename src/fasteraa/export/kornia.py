@@ -54,8 +54,8 @@ class PolicyAugmentation(GeometricAugmentationBase2D):  # type: ignore[misc]
     def compute_transformation(self, input: Tensor, params: dict[str, Tensor], flags: Any) -> Tensor:
         """Where pixel centres go, (B, 3, 3)."""
         height, width = input.shape[-2:]
-        found = [self._matrix(self._deeds(numbers), width, height) for numbers in params["uniform"].tolist()]
-        return torch.stack(found).to(input.device, input.dtype) if found else input.new_zeros(0, 3, 3)
+        matrices = [self._matrix(self._deeds(numbers), width, height) for numbers in params["uniform"].tolist()]
+        return torch.stack(matrices).to(input.device, input.dtype) if matrices else input.new_zeros(0, 3, 3)
 
     def apply_transform_mask(
         self, input: Tensor, params: dict[str, Tensor], flags: Any, transform: Any = None

@@ -12,6 +12,7 @@ from typing import Any
 from fasteraa.errors import ConfigError
 from fasteraa.methods.method import Budget, Candidate, Method
 from fasteraa.methods.method import Expected as Expected
+from fasteraa.methods.method import Published as Published
 from fasteraa.runtime.registry import Registry
 
 # Every method by its name.

@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fasteraa.methods.black_box import FEWEST, FOLDS, BlackBox, Tried, best_first, trainings_words
+from fasteraa.methods.method import Published
 from fasteraa.methods.space import Space, concatenated, space_of
 from fasteraa.methods.task import Task
 from fasteraa.policy.policy import Policy
@@ -30,6 +31,9 @@ class AutoAugmentSettings(Settings):
     """`about` of each field is its help."""
 
     policies: int = setting(15_000, "Policies that are trained with, at most.", least=FEWEST)
+    epochs: int | None = setting(
+        None, "Of each training (the paper: 120); None: what the budget pays for, as of every method.", least=1
+    )
     units: int = setting(100, "Of the controller's LSTM.", least=1)
     start: float = setting(0.1, "Its weights begin uniform in minus to plus this.", above=0)
     children: int = setting(20, "Policies between two updates, at most a tenth of all.", least=1)
@@ -49,6 +53,12 @@ class AutoAugment(BlackBox):
 
     def __init__(self, settings: AutoAugmentSettings | None = None):
         self.settings = settings or AutoAugmentSettings()
+
+    @classmethod
+    def published(cls, source: str = "cifar10") -> Published:
+        """Its networks for CIFAR-10, whose learning rate falls by a cosine."""
+        train = {"learning_rate": 0.01, "weight_decay": 1e-4, "batch_size": 128}
+        return Published({"epochs": 120}, {"network": "wrn-40-2", "epochs": 120, "train": train})
 
     @classmethod
     def reduced(cls) -> Self:

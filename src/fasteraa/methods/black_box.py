@@ -57,7 +57,7 @@ class BlackBox(Method):
 
     def payable(self, task: Task, budget: Budget, runner: Runner) -> Mapping[str, Any]:
         """What the budget pays for: `trainings`, 0 where those are too few, and the `epochs` of each."""
-        return payable_trainings(task, budget, runner, self.most(task))
+        return payable_trainings(task, budget, runner, self.most(task), getattr(self.settings, "epochs", None))
 
     def jobs(self, task: Task, planned: Mapping[str, Any]) -> list[TrainJob]:
         """The trainings, where all are known from the beginning."""
@@ -90,20 +90,29 @@ def plan(task: Task, name: str, settings: Settings, make: Callable[[], Mapping[s
     return task.decisions.decide(name, lambda: {**make(), "settings": given})
 
 
-def payable_trainings(task: Task, budget: Budget, runner: Runner, most: int) -> dict[str, int]:
+def lengths(task: Task, epochs: int | None) -> tuple[int, int]:
+    """The least and the most epochs of a training: so many, or the shortest informative length and somewhat more."""
+    if epochs is not None:
+        return (min(epochs, task.recipe.epochs),) * 2
+    least = task.informative_epochs()
+    return least, min(task.recipe.epochs, int(LONG * least))
+
+
+def payable_trainings(
+    task: Task, budget: Budget, runner: Runner, most: int, epochs: int | None = None
+) -> dict[str, int]:
     """Up to `most` trainings of the shortest informative length; what is left over makes them longer.
 
-    None where those are too few.
+    None where those are too few. With `epochs` all have that length.
     """
-    least = task.informative_epochs()
-    longest = min(task.recipe.epochs, int(LONG * least))
+    least, longest = lengths(task, epochs)
     if budget.trainings is not None:
-        count, epochs = min(budget.trainings, most), longest
+        count = min(budget.trainings, most)
     else:
         epoch = epoch_seconds(task, runner)
         count = math.floor(min(most, budget.seconds / (least * epoch)))
-        epochs = math.floor(min(longest, budget.seconds / (max(count, 1) * epoch)))
-    return {"trainings": count, "epochs": epochs} if count >= FEWEST else {"trainings": 0, "epochs": least}
+        longest = math.floor(min(longest, budget.seconds / (max(count, 1) * epoch)))
+    return {"trainings": count, "epochs": longest} if count >= FEWEST else {"trainings": 0, "epochs": least}
 
 
 def epoch_seconds(task: Task, runner: Runner) -> float:

@@ -164,7 +164,7 @@ _MAY_CHANGE = ("epochs", "fast", "kernels", "deterministic")
 FIELDS = SearchConfig.fields()
 
 
-def settled(config: SearchConfig, images: int) -> SearchConfig:
+def resolve_defaults(config: SearchConfig, images: int) -> SearchConfig:
     """With a batch that there are images for, and a number of epochs: the paper's, or more where images are few."""
     if config.batch_size > images:
         config = dataclasses.replace(config, batch_size=images - images % 2)

@@ -30,7 +30,7 @@ from fasteraa.data import ImageSet
 from fasteraa.data.batches import Normalise, baseline
 from fasteraa.methods.black_box import plan, too_little
 from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.method import Budget, Candidate, Method, Published
 from fasteraa.methods.space import concatenated, operations_to_test
 from fasteraa.methods.task import LONG, Task
 from fasteraa.nets import Backbone, build, choose_network
@@ -82,6 +82,12 @@ class Dada(Method):
         self.settings = settings or DadaSettings()
 
     @classmethod
+    def published(cls, source: str = "cifar10") -> Published:
+        """Its defaults, also on a CPU; on SVHN and ImageNet with smaller steps."""
+        smaller = {"network_rate": 0.00125, "batch_size": 32} if source in ("svhn", "imagenet") else {}
+        return Published({"network": "wrn-40-2", **smaller})
+
+    @classmethod
     def reduced(cls) -> Self:
         return cls(DadaSettings(epochs=1, network="small", batch_size=16, kept=3))
 
@@ -95,18 +101,18 @@ class Dada(Method):
         task.say(
             f"dada: {epochs_words(planned['epochs'])} on {len(task.folds)} folds, {len(pairs)} pairs of operations"
         )
-        found: dict[str, Policy] = {}
+        by_fold: dict[str, Policy] = {}
         tried: list[list[Any]] = []
         for number, split in enumerate(task.folds):
             name = f"{self.name}/{split.name}"
-            kept = plan(task, name, settings, lambda number=number: self._search(task, number, planned["epochs"]))  # type: ignore[misc]
-            tried += [[split.name, loss] for loss in kept["losses"]]
-            if kept["pairs"]:
-                found[split.name] = policy_of(kept["pairs"], task.config)
-        if not found:
+            outcome = plan(task, name, settings, lambda number=number: self._search(task, number, planned["epochs"]))  # type: ignore[misc]
+            tried += [[split.name, loss] for loss in outcome["losses"]]
+            if outcome["pairs"]:
+                by_fold[split.name] = policy_of(outcome["pairs"], task.config)
+        if not by_fold:
             return []
-        whole = concatenated(list(found.values()), self.name)
-        return [Candidate(self.name, whole, on_folds=found, details={"tried": tried})]
+        whole = concatenated(list(by_fold.values()), self.name)
+        return [Candidate(self.name, whole, on_folds=by_fold, details={"tried": tried})]
 
     def _search(self, task: Task, fold: int, epochs: int) -> dict[str, Any]:
         """The pairs that were found on a fold, and the validation loss of each epoch; no pairs if it diverged."""

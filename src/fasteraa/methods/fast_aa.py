@@ -2,7 +2,8 @@
 
 A network is trained on each fold without a policy. Then TPE looks for policies with which it still recognises the
 fold's held-out images: one of five augmented passes must be right. The ten best policies of every fold are
-concatenated. No network is trained with a policy, so a trial costs an inference.
+concatenated. No network is trained with a policy, so a trial costs an inference: on a GPU milliseconds, far less than
+TPE takes to suggest a policy. So TPE has a process for each fold, and the folds take turns on the device.
 
 The folds are those of the race, so what races on a fold is made of the trials on the others. The paper has five splits
 with 40 % held out each, draws probability and magnitude from an interval (here: 11 and 10 steps), and takes TPE from
@@ -15,9 +16,7 @@ import hashlib
 import json
 import math
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,15 +26,17 @@ import torch
 from torch import Generator
 
 from fasteraa.errors import ConfigError, RunError, reason
-from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds
-from fasteraa.methods.method import Budget
+from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds, lengths
+from fasteraa.methods.method import Budget, Published
 from fasteraa.methods.space import Code, Space, concatenated, space_of
-from fasteraa.methods.task import LONG, Task
+from fasteraa.methods.task import Task
+from fasteraa.methods.tpe import Suggester, ready, suggesters
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.device import find_device
 from fasteraa.runtime.documents import MOST_BYTES, parse_json, read_bytes
 from fasteraa.runtime.files import append_line, sealed, unsealed, write_atomic
+from fasteraa.runtime.processes import core_count
 from fasteraa.runtime.settings import Settings, setting
 from fasteraa.train.device_batches import DeviceFeed
 from fasteraa.train.guess import Guess, load_guess
@@ -46,6 +47,7 @@ from fasteraa.train.runner import Runner, Say, run_jobs
 _NETWORKS_SHARE = 0.5  # of the budget, at most
 _STEP_COST = 3  # forward and backward, in forward passes
 _LINE_EVERY = 50  # trials, of progress
+_FEW = 20  # trials of a fold, for which processes that suggest are not worth starting
 _AT_ONCE = {"cuda": 2**27, "cpu": 2**22}  # values that are augmented at once
 
 
@@ -54,6 +56,11 @@ class FastAASettings(Settings):
     """`about` of each field is its help."""
 
     trials: int = setting(200, "Policies that are tried on each fold, at most.", least=1)
+    epochs: int | None = setting(
+        None,
+        "Of each network's training (the paper: 200); None: what the budget pays for, as of every method.",
+        least=1,
+    )
     passes: int = setting(5, "An image is recognised if it is in one of so many augmented passes.", least=1)
     kept: int = setting(10, "The best so many policies of each fold are concatenated.", least=1)
 
@@ -68,6 +75,12 @@ class FastAA(BlackBox):
         if find_spec("optuna") is None:
             raise ConfigError("the method fast-aa needs Optuna: pip install 'fasteraa[fast-aa]'")
         self.settings = settings or FastAASettings()
+
+    @classmethod
+    def published(cls, source: str = "cifar10") -> Published:
+        """Its networks, which it trains with cutout."""
+        train = {"learning_rate": 0.1, "weight_decay": 2e-4, "batch_size": 128, "warmup": 5.0, "cutout": 16}
+        return Published({"epochs": 200}, {"network": "wrn-40-2", "epochs": 200, "train": train})
 
     @classmethod
     def reduced(cls) -> Self:
@@ -92,23 +105,32 @@ class FastAA(BlackBox):
 
     def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner) -> list[Tried]:
         """By trials with these networks, not by trainings."""
-        jobs, space, settings = self.jobs(task, planned), space_of(task.config), self.settings
+        jobs, space = self.jobs(task, planned), space_of(task.config)
         assert space is not None
         what = f"{len(jobs)} networks of {epochs_words(planned['epochs'])} of {task.recipe.network}"
         task.say(f"fast-aa: {what}, then up to {planned['trials']} trials with each")
-        outcomes = run_jobs(runner, jobs)
-        tried: list[Tried] = []
-        for job in [job for job in jobs if job.key in outcomes and not outcomes[job.key].failed]:
-            scorer = Scorer(job, runner.cache.network(job), settings.passes, find_device(task.device))
-            journal = Journal.of(task.folder_of(self.name), job, space, settings)
-            seconds = planned.get("trial_seconds", math.inf)
-            trials = search(space, scorer, journal, planned["trials"], seconds, job.seed, task.say)
-            tried += [Tried(space.decode(each.code), job.split.name, each.error) for each in trials]
-        return tried
+        apart = planned["trials"] > _FEW and core_count() > 1
+        with suggesters(space.names, space.sizes, len(jobs), apart) as tpe:  # they start while the networks train
+            outcomes = run_jobs(runner, jobs)
+            trained = [job for job in jobs if job.key in outcomes and not outcomes[job.key].failed]
+            folds = [
+                self._trials_of(task, job, space, planned, runner, each)
+                for job, each in zip(trained, tpe, strict=False)
+            ]
+            try_all(folds, task.say)
+        return [Tried(space.decode(each.code), fold.name, each.error) for fold in folds for each in fold.trials]
+
+    def _trials_of(
+        self, task: Task, job: TrainJob, space: Space, planned: Mapping[str, Any], runner: Runner, tpe: Suggester
+    ) -> FoldTrials:
+        scorer = Scorer(job, runner.cache.network(job), self.settings.passes, find_device(task.device))
+        journal = Journal.of(task.folder_of(self.name), job, space, self.settings)
+        seconds = planned.get("trial_seconds", math.inf)
+        return FoldTrials(space, scorer, journal, planned["trials"], seconds, job.seed, tpe)
 
     def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
-        kept = {"fast-aa": self.settings.kept, "fast-aa-best": 1}
-        return {label: concatenated(best_of_folds(tried, count), label) for label, count in kept.items()}
+        counts = {"fast-aa": self.settings.kept, "fast-aa-best": 1}
+        return {label: concatenated(best_of_folds(tried, count), label) for label, count in counts.items()}
 
 
 def best_of_folds(tried: Sequence[Tried], count: int) -> list[Policy]:
@@ -126,8 +148,7 @@ def payable_trials(task: Task, budget: Budget, runner: Runner, settings: FastAAS
 
     Where trainings are counted, a trial counts as much as its forward passes.
     """
-    folds, least = len(task.folds), task.informative_epochs()
-    longest = min(task.recipe.epochs, int(LONG * least))
+    folds, (least, longest) = len(task.folds), lengths(task, settings.epochs)
     if budget.trainings is not None:
         of_training = _STEP_COST * longest * task.train_images / (settings.passes * len(task.folds[0].held_out))
         trials = min(settings.trials, math.floor(max(budget.trainings - folds, 0) * of_training / folds))
@@ -137,7 +158,7 @@ def payable_trials(task: Task, budget: Budget, runner: Runner, settings: FastAAS
     epochs = math.floor(min(longest, _NETWORKS_SHARE * budget.seconds / (folds * epoch)))
     if epochs < least:
         return {"trainings": 0, "epochs": least, "trials": 0}
-    limit = {} if budget.seconds == math.inf else {"trial_seconds": budget.seconds / folds - epochs * epoch}
+    limit = {} if budget.seconds == math.inf else {"trial_seconds": budget.seconds - folds * epochs * epoch}
     return {"trainings": folds, "epochs": epochs, "trials": settings.trials, **limit}
 
 
@@ -221,75 +242,60 @@ class Journal:
             append_line(self.file, sealed(trial._asdict()))
 
 
-def search(
-    space: Space, scorer: Scorer, journal: Journal, count: int, seconds: float, seed: int, say: Say
-) -> list[Trial]:
-    """TPE, until there are so many trials or they have taken so many seconds; those in the journal count."""
-    trials = journal.read()[:count]
-    tpe = Tpe(space, trials)
-    while len(trials) < count and (not trials or sum(each.seconds for each in trials) < seconds):
-        began, seed_of_trial = time.monotonic(), trial_seed(seed, len(trials))
-        code = tpe.ask(seed_of_trial)
-        error = scorer.error(space.decode(code), seed_of_trial)
-        tpe.tell(error)
-        trials.append(Trial(code, error, time.monotonic() - began))
-        journal.append(trials[-1])
-        if len(trials) % _LINE_EVERY == 0 and len(trials) < count:
-            say(f"fast-aa, {scorer.fold}: {_words(trials)}")
-    say(f"fast-aa, {scorer.fold}: {_words(trials)} ({100 * scorer.error(named('none'), seed):.1f} % without a policy)")
-    return trials
+class FoldTrials:
+    """TPE on a fold: until there are so many trials or they have taken so many seconds; those in the journal count."""
+
+    def __init__(
+        self, space: Space, scorer: Scorer, journal: Journal, count: int, seconds: float, seed: int, tpe: Suggester
+    ):
+        self.space, self.scorer, self.journal, self.tpe = space, scorer, journal, tpe
+        self.count, self.seconds, self.seed = count, seconds, seed
+        self.trials = journal.read()[:count]
+        tpe.know([(each.code, each.error) for each in self.trials])
+
+    @property
+    def name(self) -> str:
+        return self.scorer.fold
+
+    def ask(self) -> bool:
+        """For the next trial, if there is to be one."""
+        took = sum(each.seconds for each in self.trials)
+        if len(self.trials) >= self.count or (self.trials and took >= self.seconds):
+            return False
+        self._began = time.monotonic()
+        self.tpe.ask(trial_seed(self.seed, len(self.trials)))
+        return True
+
+    def finish(self) -> None:
+        """The trial that was asked for."""
+        code = self.tpe.code()
+        error = self.scorer.error(self.space.decode(code), trial_seed(self.seed, len(self.trials)))
+        self.tpe.tell(error)
+        self.trials.append(Trial(code, error, time.monotonic() - self._began))
+        self.journal.append(self.trials[-1])
+
+    def __str__(self) -> str:
+        trials = self.trials
+        count = f"{len(trials)} trial{'s' * (len(trials) > 1)} in {sum(each.seconds for each in trials):.0f} s"
+        best = f"{count}, the best leaves {100 * min(each.error for each in trials):.1f} % unrecognised"
+        return f"fast-aa, {self.name}: {best}"
 
 
-def _words(trials: Sequence[Trial]) -> str:
-    count = f"{len(trials)} trial{'s' * (len(trials) > 1)} in {sum(each.seconds for each in trials):.0f} s"
-    return f"{count}, the best leaves {100 * min(each.error for each in trials):.1f} % unrecognised"
+def try_all(folds: Sequence[FoldTrials], say: Say) -> None:
+    """Of all folds side by side: while one is scored, the next policies of the others are suggested."""
+    waiting = {each.tpe: each for each in folds if each.ask()}
+    while waiting:
+        for tpe in ready(waiting):
+            fold = waiting[tpe]
+            fold.finish()
+            if len(fold.trials) % _LINE_EVERY == 0 and len(fold.trials) < fold.count:
+                say(str(fold))
+            if not fold.ask():
+                del waiting[tpe]
+    for fold in folds:
+        say(f"{fold} ({100 * fold.scorer.error(named('none'), fold.seed):.1f} % without a policy)")
 
 
 def trial_seed(seed: int, number: int) -> int:
     """Below 2^32, as numpy needs it."""
     return int(hashlib.sha256(f"{seed} {number}".encode()).hexdigest()[:8], 16)
-
-
-class Tpe:
-    """Optuna's TPE over codes. It draws by the seed of each trial, so that it continues as if it had not stopped."""
-
-    def __init__(self, space: Space, trials: Sequence[Trial]):
-        import optuna
-
-        self.optuna: Any = optuna
-        kinds = optuna.distributions
-        self.distributions = {
-            name: kinds.CategoricalDistribution(range(size))
-            if name.endswith("op")
-            else kinds.IntDistribution(0, size - 1)
-            for name, size in zip(space.names, space.sizes, strict=True)
-        }
-        with self._quiet():
-            self.study = optuna.create_study()  # towards less
-        for trial in trials:
-            params = dict(zip(self.distributions, trial.code, strict=True))
-            self.study.add_trial(
-                optuna.trial.create_trial(params=params, distributions=self.distributions, value=trial.error)
-            )
-
-    def ask(self, seed: int) -> Code:
-        with self._quiet():
-            # both are said: their defaults are others in Optuna 4 and 5
-            self.study.sampler = self.optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
-            self._asked = self.study.ask(self.distributions)
-        return tuple(self._asked.params[name] for name in self.distributions)
-
-    def tell(self, error: float) -> None:
-        self.study.tell(self._asked, error)
-
-    @contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Without its greetings, and without the warning that these options are new in Optuna 4."""
-        before = self.optuna.logging.get_verbosity()
-        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)
-                yield
-        finally:
-            self.optuna.logging.set_verbosity(before)

@@ -82,6 +82,13 @@ class Budget:
         return Budget(self.seconds, max(self.trainings - math.ceil(spent), 0))
 
 
+class Published(NamedTuple):
+    """What the authors of a method searched with, where it is not its default: `--preset paper`."""
+
+    settings: Mapping[str, Any] = {}  # its own
+    training: Mapping[str, Any] = {}  # of `RaceConfig`, for the trainings that it asks for
+
+
 class Method(ABC):
     """Proposes policies. One file each; `fasteraa.methods.METHODS` knows them by name."""
 
@@ -99,6 +106,11 @@ class Method(ABC):
             return cls(type(own).make(values))  # type: ignore[call-arg]
         except ConfigError as error:
             raise ConfigError(f"of the method {cls.name}, {error}") from error
+
+    @classmethod
+    def published(cls, source: str = "cifar10") -> Published:
+        """For a named set of images."""
+        return Published()
 
     @classmethod
     def reduced(cls) -> Self:

@@ -100,8 +100,8 @@ def read_experiment(
     effects = _effects(jobs, outcomes, ops)
     folds = dict.fromkeys(job.split.name for job in jobs)
     without = {fold: _effects([job for job in jobs if job.split.name != fold], outcomes, ops) for fold in folds}
-    known = {fold: each for fold, each in without.items() if each is not None}
-    return None if effects is None or len(known) < len(folds) else (effects, known)
+    of_folds = {fold: each for fold, each in without.items() if each is not None}
+    return None if effects is None or len(of_folds) < len(folds) else (effects, of_folds)
 
 
 def _effects(jobs: Sequence[TrainJob], outcomes: Mapping[str, Outcome], ops: Sequence[str]) -> Effects | None:
@@ -184,19 +184,19 @@ def fit(policies: Sequence[Policy], losses: Sequence[float], folds: Sequence[str
     expected = np.array([*(EFFECTS.get(op, 0.0) for op in ops), 0.0, 0.0, _EXPECTED_REACH])
     noise = max(_NOISES, key=lambda each: _evidence(x, y - x @ expected, each, len(set(folds))))
     covariance = np.linalg.inv(x.T @ x / noise**2 + np.eye(x.shape[1]) / _SPREAD**2)
-    found = expected + covariance @ x.T @ (y - x @ expected) / noise**2
+    posterior = expected + covariance @ x.T @ (y - x @ expected) / noise**2
     error = np.sqrt(np.diag(covariance))
     return Effects(
-        of={op: float(found[number]) for number, op in enumerate(ops)},
+        of={op: float(posterior[number]) for number, op in enumerate(ops)},
         errors={op: float(error[number]) for number, op in enumerate(ops)},
-        reach=float(found[-1]),
+        reach=float(posterior[-1]),
         trainings=len(policies),
     )
 
 
 def features(policy: Policy, ops: Sequence[str]) -> list[float]:
     """Roots: the second time that an image meets an operation adds less than the first."""
-    met, reached = meetings(policy)
+    met, reached = exposures(policy)
     dose = sum(met.values())
     warps = sum(met[op] for op in met if OPS[op].geometric)
     reach = sum(reached[op] for op in met if OPS[op].geometric) / warps if warps else _REACHES[1]
@@ -204,12 +204,12 @@ def features(policy: Policy, ops: Sequence[str]) -> list[float]:
     return [*roots, dose - 2, (dose - 2) ** 2, 3 * math.sqrt(warps) * (reach - _REACHES[1])]
 
 
-def meetings(policy: Policy) -> tuple[dict[str, float], dict[str, float]]:
+def exposures(policy: Policy) -> tuple[dict[str, float], dict[str, float]]:
     """How often an image meets each operation, and that times the largest magnitude."""
     passes = sum(number * share for number, share in enumerate(policy.strength.passes))
     met: dict[str, float] = {}
     reached: dict[str, float] = {}
-    for choice, often in policy.scaled().meetings():
+    for choice, often in policy.scaled().exposures():
         met[choice.op] = met.get(choice.op, 0.0) + passes * often
         reached[choice.op] = reached.get(choice.op, 0.0) + passes * often * choice.range[1]
     return met, reached

@@ -24,12 +24,13 @@ from fasteraa.methods.black_box import (
     Tried,
     best_first,
     candidates_of,
+    lengths,
     plan,
     too_little,
 )
-from fasteraa.methods.method import Budget, Candidate, Method
+from fasteraa.methods.method import Budget, Candidate, Method, Published
 from fasteraa.methods.space import MAGNITUDES, PROBABILITIES, Code, Space, space_of
-from fasteraa.methods.task import LONG, Task
+from fasteraa.methods.task import Task
 from fasteraa.ops import find
 from fasteraa.policy.importers import PBA_COUNTS, yes_counts
 from fasteraa.policy.policy import Choice, Policy, SubPolicy
@@ -67,6 +68,15 @@ class PopulationBased(Method):
 
     def __init__(self, settings: PbaSettings | None = None):
         self.settings = settings or PbaSettings()
+
+    @classmethod
+    def published(cls, source: str = "cifar10") -> Published:
+        """CIFAR-10 or SVHN: its networks, with cutout on the former."""
+        svhn = source == "svhn"
+        train = {"learning_rate": 0.1, "weight_decay": 5e-3 if svhn else 5e-4, "batch_size": 128, "clip": 5.0}
+        train |= {"warmup": 0.0, "cutout": 0 if svhn else 16}
+        epochs = 160 if svhn else 200
+        return Published({"epochs": epochs}, {"network": "wrn-40-2", "epochs": epochs, "train": train})
 
     @classmethod
     def reduced(cls) -> Self:
@@ -109,8 +119,7 @@ def payable(task: Task, space: Space, budget: Budget, runner: Runner, settings: 
 
     None where those are too few.
     """
-    least = min(settings.epochs or task.informative_epochs(), task.recipe.epochs)
-    longest = least if settings.epochs else min(task.recipe.epochs, int(LONG * least))
+    least, longest = lengths(task, settings.epochs)
     if budget.trainings is not None:
         trials, epochs = min(budget.trainings // FOLDS, settings.trials), longest
     else:
@@ -253,15 +262,15 @@ def explored(numbers: Sequence[int], rng: Random, resampled: float) -> Code:
     """Each number drawn again, or up to three steps up or down, within its limits: probabilities 0 to 10, magnitudes
     0 to 9.
     """
-    found = []
+    changed = []
     for place, number in enumerate(numbers):
         most = (MAGNITUDES if place % 2 else PROBABILITIES) - 1
         if rng.random() < resampled:
-            found.append(rng.randint(0, most))
+            changed.append(rng.randint(0, most))
         else:
             step = rng.randint(0, _STEPS) * rng.choice((-1, 1))
-            found.append(min(max(number + step, 0), most))
-    return tuple(found)
+            changed.append(min(max(number + step, 0), most))
+    return tuple(changed)
 
 
 def sub_policies(numbers: Sequence[int], space: Space) -> list[SubPolicy]:
@@ -283,12 +292,12 @@ def sub_policies(numbers: Sequence[int], space: Space) -> list[SubPolicy]:
         two.append(replace(choice, weight=max(first - only, 0.0)))
     stages = [tuple(choice for choice in stage if choice.weight) for stage in (one, two)]
     weights = [sum(choice.weight for choice in stages[0]), PBA_COUNTS[2] * sum(choice.weight for choice in stages[1])]
-    found = [
+    drawn = [
         SubPolicy((stage,) * (number + 1), weights[number])
         for number, stage in enumerate(stages)
         if weights[number] > 0
     ]
-    return [SubPolicy((), max(1 - sum(weights), 0.0)), *found]
+    return [SubPolicy((), max(1 - sum(weights), 0.0)), *drawn]
 
 
 def _choice(op: str, magnitude: int) -> Choice:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods.black_box import BlackBox, Tried, best_first
+from fasteraa.methods.method import Published
 from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
@@ -21,6 +22,7 @@ class RandAugmentSettings(Settings):
 
     n: tuple[int, ...] = setting((1, 2, 3), "Operations that an image meets.")
     m: tuple[int, ...] = setting((3, 9, 15, 21, 27), "Magnitudes, of 30.")
+    epochs: int | None = setting(None, "Of each training; None: what the budget pays for, as of every method.", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,6 +40,11 @@ class RandAugmentGrid(BlackBox):
 
     def __init__(self, settings: RandAugmentSettings | None = None):
         self.settings = settings or RandAugmentSettings()
+
+    @classmethod
+    def published(cls, source: str = "cifar10") -> Published:
+        """Each pair trains the network of the paper's table to the end."""
+        return Published({"epochs": 200}, {"network": "wrn-40-2", "epochs": 200, "train": {"cutout": 16}})
 
     @classmethod
     def reduced(cls) -> Self:

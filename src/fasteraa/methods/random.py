@@ -47,8 +47,8 @@ class RandomSearch(BlackBox):
     def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
         """The best few together first: which of them is the best is mostly luck."""
         policies = best_first(tried)
-        kept = f"random-top-{self.settings.kept}"
-        together = {kept: concatenated(policies[: self.settings.kept], kept)}
+        top = f"random-top-{self.settings.kept}"
+        together = {top: concatenated(policies[: self.settings.kept], top)}
         return together | dict(zip(("random-best", "random-second"), policies, strict=False))
 
 

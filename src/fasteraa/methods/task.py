@@ -40,6 +40,7 @@ class Task:
     folds: tuple[Split, ...] = ()
     validation: ImageSet | None = None  # the images that judge in the race, where somebody brought them
     metric: str = "error"  # that must be low: error, balanced-error or loss
+    prior: str = ""  # the file that a race predicts with; the package's own if empty
     folder: RunFolder | None = None
     resume: bool = False
     decisions: Decisions = field(default_factory=lambda: Decisions(None, ""))

@@ -115,12 +115,12 @@ class Convolution(Layer):
     def _convolve(self, value: Tensor) -> Tensor:
         return F.conv2d(value, self.weight, None, self.conv.stride, _padding(self.conv))
 
-    def _backward(self, delta: Tensor, value: Tensor, wanted: tuple[bool, bool, bool]) -> tuple[Tensor, ...]:
+    def _backward(self, delta: Tensor, value: Tensor, needed: tuple[bool, bool, bool]) -> tuple[Tensor, ...]:
         stride, padding = list(self.conv.stride), list(_padding(self.conv))
-        found: tuple[Tensor, ...] = aten.convolution_backward(
-            delta, value, self.weight, None, stride, padding, [1, 1], False, [0, 0], 1, wanted
+        gradients: tuple[Tensor, ...] = aten.convolution_backward(
+            delta, value, self.weight, None, stride, padding, [1, 1], False, [0, 0], 1, needed
         )
-        return found
+        return gradients
 
 
 class AffineRelu(Layer):
@@ -228,12 +228,12 @@ class ManualGrad:
         self.layers, self.by = layers, by
         self._prepare(images.dtype)
         last_use = {source: at for at, layer in enumerate(layers) for source in layer.sources}
-        kept = {register for layer in layers for register in layer.needs()} | {layers[-1].targets[-1]}
+        lasting = {register for layer in layers for register in layer.needs()} | {layers[-1].targets[-1]}
         self.values = [images]
         for at, layer in enumerate(layers):
             self.values += layer.forward(*self._of(layer.sources))
             for source in layer.sources:
-                if source not in kept and last_use[source] == at:
+                if source not in lasting and last_use[source] == at:
                     self.values[source] = images[:0]  # let go of it
         self.features = _pooled(self._last)
 
@@ -274,8 +274,8 @@ class ManualGrad:
         """Every parameter of the layers with its gradient; the first `points` rows are those of the tangents."""
         added = [(layer, delta) for layer, delta in self.deltas.items() if layer.vectors()[1] is not None]
         pairs = [(delta, None if layer.multiplied is None else self.values[layer.multiplied]) for layer, delta in added]
-        for (layer, _), found in zip(added, self.by.sums(pairs, points), strict=True):
-            for parameter, gradient in zip(layer.vectors(), found, strict=True):
+        for (layer, _), sums in zip(added, self.by.sums(pairs, points), strict=True):
+            for parameter, gradient in zip(layer.vectors(), sums, strict=True):
                 if parameter is not None:
                     assert gradient is not None
                     yield parameter, gradient

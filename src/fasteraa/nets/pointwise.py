@@ -50,8 +50,8 @@ class Pointwise:
 
     def before_relu(self, gradient: Tensor, out: Tensor) -> Tensor:
         """The gradient before a ReLU."""
-        found: Tensor = aten.threshold_backward(gradient, out, 0)
-        return found
+        before: Tensor = aten.threshold_backward(gradient, out, 0)
+        return before
 
     def before_affine_relu(
         self, gradient: Tensor, out: Tensor, weight: Tensor, onto: Tensor | None, keep: bool
@@ -85,11 +85,11 @@ class Pointwise:
 
     def weights(self, convolutions: Sequence[Scaled], dtype: torch.dtype) -> list[Tensor]:
         """Weights times scale."""
-        found = []
+        parameters = []
         for weight, scale in convolutions:
             scaled = weight.detach() if scale is None else weight.detach() * scale.detach().view(-1, 1, 1, 1)
-            found.append(scaled.to(dtype))
-        return found
+            parameters.append(scaled.to(dtype))
+        return parameters
 
     def weight_gradients(
         self, convolutions: Sequence[Scaled], gradients: Sequence[Tensor]

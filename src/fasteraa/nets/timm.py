@@ -87,15 +87,15 @@ class TimmBackbone(Backbone):
             self.classifier.load_state_dict(head)
 
     def feature_map(self, x: Tensor) -> Tensor:
-        found: Tensor = self.body.forward_features(x)
-        if found.ndim == 4 and found.shape[1] != self.num_features == found.shape[3]:
-            found = found.permute(0, 3, 1, 2)  # some of timm's keep the channels last
-        if found.ndim != 4 or found.shape[1] != self.num_features:
+        features: Tensor = self.body.forward_features(x)
+        if features.ndim == 4 and features.shape[1] != self.num_features == features.shape[3]:
+            features = features.permute(0, 3, 1, 2)  # some of timm's keep the channels last
+        if features.ndim != 4 or features.shape[1] != self.num_features:
             raise ConfigError(
                 f"masks need a network whose features have places, (B, {self.num_features}, h, w), this one of timm's "
-                f"gives {tuple(found.shape)}: take a convolutional one, such as timm:resnet18"
+                f"gives {tuple(features.shape)}: take a convolutional one, such as timm:resnet18"
             )
-        return found
+        return features
 
     def features(self, x: Tensor) -> Tensor:
         pooled: Tensor = self.body(x)

@@ -60,7 +60,7 @@ def run_job(job: ApplyJob, about: Mapping[str, Any], workers: int, broken_budget
     manifest = {"source": dict(about), "settings": job.settings()}
     _open(job, manifest)
     tasks = tasks_of(job, len(listing))
-    records = {task: found for task in tasks if (found := _record(task)) is not None}
+    records = {task: record for task in tasks if (record := _record(task)) is not None}
     waiting = [task for task in tasks if task not in records]
     progress = _Progress(job, len(listing), len(tasks) - len(waiting), say)
     allowed = allowed_broken(len(listing), broken_budget)
@@ -119,8 +119,8 @@ def _record(task: ShardTask) -> dict[str, Any] | None:
     if not task.record.exists() or (task.job.format == "shards" and not task.shard.exists()):
         return None
     try:
-        found = read_json(task.record)
-        return {"samples": int(found["samples"]), "broken": [Broken(*pair) for pair in found["broken"]]}
+        content = read_json(task.record)
+        return {"samples": int(content["samples"]), "broken": [Broken(*pair) for pair in content["broken"]]}
     except (RunError, TypeError, KeyError, ValueError):  # damaged: it is made again
         return None
 

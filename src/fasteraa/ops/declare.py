@@ -143,12 +143,12 @@ def select(names: Iterable[str] | None) -> list[Op]:
     """The rows with these names in the order of the table; all of them for None."""
     if names is None:
         return list(OPS.values())
-    wanted = [find(name).name for name in names]
-    if not wanted:
+    chosen = [find(name).name for name in names]
+    if not chosen:
         raise PolicyError(f"no operation was chosen; choices: {', '.join(OPS)}")
-    if len(set(wanted)) < len(wanted):
-        raise PolicyError(f"an operation was chosen twice: {', '.join(wanted)}")
-    return [row for name, row in OPS.items() if name in wanted]
+    if len(set(chosen)) < len(chosen):
+        raise PolicyError(f"an operation was chosen twice: {', '.join(chosen)}")
+    return [row for name, row in OPS.items() if name in chosen]
 
 
 def check_span(row: Op, span: Span) -> Span:

@@ -80,7 +80,7 @@ def and_words(names: Sequence[str]) -> str:
 def _strength_word(policy: Policy) -> str:
     """By magnitudes in the middle of their ranges, relative to what the operations usually do at most."""
     total, reached = 0.0, 0.0
-    for choice, often in policy.scaled().meetings():
+    for choice, often in policy.scaled().exposures():
         span, usual = policy.span(choice.op), find(choice.op).span
         if span is None or usual is None:
             continue
@@ -97,7 +97,7 @@ def _frequency(policy: Policy) -> dict[str, float]:
     """How often each operation is applied to an image."""
     passes = sum(number * share for number, share in enumerate(policy.strength.passes))
     frequency: dict[str, float] = {}
-    for choice, often in policy.scaled().meetings():
+    for choice, often in policy.scaled().exposures():
         frequency[choice.op] = frequency.get(choice.op, 0.0) + passes * often
     return frequency
 

@@ -77,16 +77,16 @@ class Plan:
         self.sub_edges = _edges([sub.weight for sub in policy.sub_policies])
         self.stages = [[_stage(stage) for stage in sub.stages] for sub in policy.sub_policies]
         self._arrays: dict[str, Tensor] | None = None
-        self._kept: dict[tuple[str, torch.device], Any] = {}
+        self._cached: dict[tuple[str, torch.device], Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_kept": {}}  # what lies on a device stays in its process
+        return {**vars(self), "_cached": {}}  # what lies on a device stays in its process
 
     def kept(self, key: tuple[str, torch.device], make: Callable[[], Made]) -> Made:
         """Made once for a device: sending it there again would make the host wait."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        made: Made = self._kept[key]
+        if key not in self._cached:
+            self._cached[key] = make()
+        made: Made = self._cached[key]
         return made
 
     # --- one image ---------------------------------------------------------------------------------------------
@@ -163,12 +163,12 @@ class Plan:
             return self._decode_passes(uniform)
         # the passes of an image one after the other
         blocks = uniform[:, 1:].reshape(len(uniform) * self.most, self.block)
-        found = self._decode_passes(blocks)
+        passes = self._decode_passes(blocks)
         edges = self._arrays_on(uniform.device)["pass_edges"]
         count = torch.searchsorted(edges, uniform[:, :1].contiguous(), right=True)
         done = torch.arange(self.most, device=uniform.device) < count  # (B, passes)
-        op = torch.where(done.reshape(-1, 1), found.op, -1)
-        columns = (op, found.magnitude, found.sign, found.hole, found.partner)
+        op = torch.where(done.reshape(-1, 1), passes.op, -1)
+        columns = (op, passes.magnitude, passes.sign, passes.hole, passes.partner)
         return Draw(*(c.reshape(len(uniform), self.depth, *c.shape[2:]) for c in columns))
 
     def deeds(self, draw: Draw, index: int) -> list[Deed]:

@@ -98,5 +98,5 @@ def _explain_hub_error(what: str) -> Iterator[None]:
     except PolicyError:
         raise
     except Exception as error:  # its errors, and those of the HTTP library beneath, have no base in common
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise PolicyError(f"{what}: {said}") from error
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise PolicyError(f"{what}: {why}") from error

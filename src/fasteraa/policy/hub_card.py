@@ -82,12 +82,12 @@ def _use(policy: Policy, repo_id: str) -> str:
 
 
 def _cautions(policy: Policy) -> str:
-    known = {
+    words_of = {
         "flip": "It mirrors images: not for text, digits and whatever else has a left and a right.",
         "invert": "It inverts colours: not where the colour itself is what counts.",
         "sample_pairing": "It mixes in other images: the last ones it has seen, or those you give as `pool`.",
     }
-    lines = [f"- {words}" for op, words in known.items() if op in policy.ops]
+    lines = [f"- {words}" for op, words in words_of.items() if op in policy.ops]
     return "\n".join(["## Before you use it", "", *lines]) if lines else ""
 
 
@@ -106,8 +106,8 @@ def _search(provenance: Mapping[str, Any]) -> str:
         "ended early": None if provenance.get("finished", True) else "yes",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or None,
     }
-    known = [(name, value) for name, value in rows.items() if value is not None]
-    return "## The search\n\n" + _table(("", ""), known)
+    facts = [(name, value) for name, value in rows.items() if value is not None]
+    return "## The search\n\n" + _table(("", ""), facts)
 
 
 def _calibration(calibration: Any) -> str:

@@ -206,7 +206,7 @@ def _first_deeds(entries: Sequence[Entry], count: int) -> list[tuple[tuple[Choic
     Given which entries say yes, any order of them is equally likely: entries i, j come first with chance
     p_i p_j E[1 / ((R + 2) (R + 1))], where R counts the others that say yes.
     """
-    found = []
+    deeds = []
     for length in range(count + 1):
         for order in permutations(range(len(entries)), length):
             rest = [p for index, (p, _) in enumerate(entries) if index not in order]
@@ -216,8 +216,8 @@ def _first_deeds(entries: Sequence[Entry], count: int) -> list[tuple[tuple[Choic
             else:
                 chance = sum(c / math.perm(others + length, length) for others, c in enumerate(said_yes))
             chance *= math.prod(entries[index][0] for index in order)
-            found.append((tuple(entries[index][1] for index in order), chance))
-    return found
+            deeds.append((tuple(entries[index][1] for index in order), chance))
+    return deeds
 
 
 def yes_counts(probabilities: Sequence[float]) -> list[float]:

@@ -159,9 +159,9 @@ def _parsed(text: str) -> dict[str, Any]:
         choices = " or ".join(map(str, known_versions))
         raise PolicyError(f"unknown version {quoted(version)} of the policy format; choices: {choices}")
     _expect_keys(content, _TOP, {"sub_policies"}, "a policy")
-    for key, known in (("semantics", "pillow-uint8"), ("interpolation", "nearest")):
-        if content.get(key, known) != known:
-            raise PolicyError(f"unknown {key} {quoted(content[key])}; choices: {known}")
+    for key, expected in (("semantics", "pillow-uint8"), ("interpolation", "nearest")):
+        if content.get(key, expected) != expected:
+            raise PolicyError(f"unknown {key} {quoted(content[key])}; choices: {expected}")
     return content
 
 
@@ -181,8 +181,8 @@ def _read_strength(strength: Any) -> Strength:
 
 def _read_sub(sub: Any, number: int, version: int) -> SubPolicy:
     where = f"sub-policy {number}"
-    known = _SUB if version == SCHEDULED_VERSION else _SUB - {"during"}
-    _expect_keys(_expect_object(sub, where), known, {"stages"}, where)
+    keys = _SUB if version == SCHEDULED_VERSION else _SUB - {"during"}
+    _expect_keys(_expect_object(sub, where), keys, {"stages"}, where)
     stages = [
         tuple(_read_choice(choice, f"{where}, stage {k}") for choice in _expect_list(stage, f"{where}, stage {k}"))
         for k, stage in enumerate(_expect_list(sub["stages"], f"the stages of {where}"), 1)
@@ -233,10 +233,10 @@ def _expect_list(value: Any, what: str) -> list[Any]:
     return value
 
 
-def _expect_keys(value: dict[str, Any], known: set[str], needed: set[str], where: str) -> None:
+def _expect_keys(value: dict[str, Any], keys: set[str], needed: set[str], where: str) -> None:
     for key in value:
-        if key not in known:
-            raise PolicyError(f"unknown key {quoted(key)} in {where}: {choices_hint(key, sorted(known))}")
+        if key not in keys:
+            raise PolicyError(f"unknown key {quoted(key)} in {where}: {choices_hint(key, sorted(keys))}")
     for key in sorted(needed):
         if key not in value:
             raise PolicyError(f"the key {key!r} is missing in {where}")

@@ -102,9 +102,11 @@ def named(name: str, **settings: Any) -> Policy:
         positional, by_name = _arguments(f"f({inside or ')'}")
         return maker(*positional, **by_name, **settings)
     except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        known = inspect.signature(maker).parameters.values()
+        parameters = inspect.signature(maker).parameters.values()
         takes = (
-            f"is written as {key}({', '.join(f'{p.name}={p.default}' for p in known)})" if known else "has no settings"
+            f"is written as {key}({', '.join(f'{p.name}={p.default}' for p in parameters)})"
+            if parameters
+            else "has no settings"
         )
         raise PolicyError(f"policy {key!r} {takes}, got {quoted(_as_written(name, settings))}") from error
 

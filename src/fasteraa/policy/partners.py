@@ -19,14 +19,14 @@ def read_partners(
 ) -> tuple[Tensor | None, Draw]:
     """Of `count` partners those in the draw, as a pool of the images' shape, and the draw that belongs to it."""
     paired = draw.op == next(place for place, op in enumerate(plan.ops) if op.name == "sample_pairing")
-    wanted, place = torch.unique((draw.partner[paired] * count).long(), return_inverse=True)
-    if not len(wanted):
+    indices, place = torch.unique((draw.partner[paired] * count).long(), return_inverse=True)
+    if not len(indices):
         return None, draw
     channels, height, width = images.shape[1:]
-    members = (read(index).convert("L" if channels == 1 else "RGB") for index in wanted.tolist())
+    members = (read(index).convert("L" if channels == 1 else "RGB") for index in indices.tolist())
     pool = torch.stack([to_tensor(member.resize((width, height))) for member in members])
     partner = draw.partner.clone()
-    partner[paired] = ((place + 0.5) / len(wanted)).to(partner)
+    partner[paired] = ((place + 0.5) / len(indices)).to(partner)
     return pool.to(images.device), replace(draw, partner=partner)
 
 

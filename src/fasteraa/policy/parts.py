@@ -40,8 +40,8 @@ class Choice:
         numbers = {"probability": tidy(self.probability), "weight": tidy(self.weight)}
         sign = self.sign or "random" if row.signed else self.sign
         if sign not in (SIGNS if row.signed else (None,)):
-            known = " or ".join(SIGNS) if row.signed else "absent: the operation has no direction"
-            raise PolicyError(f"sign must be {known}, got {quoted(self.sign)} for op {self.op!r}")
+            choices = " or ".join(SIGNS) if row.signed else "absent: the operation has no direction"
+            raise PolicyError(f"sign must be {choices}, got {quoted(self.sign)} for op {self.op!r}")
         self._set(sign=sign, magnitude=self._tidy_magnitude(has_magnitude=row.span is not None), **numbers)
 
     def _tidy_magnitude(self, has_magnitude: bool) -> Magnitude:

@@ -107,7 +107,7 @@ class Policy:
             for stage in sub.stages:
                 yield from stage
 
-    def meetings(self) -> Iterator[tuple[Choice, float]]:
+    def exposures(self) -> Iterator[tuple[Choice, float]]:
         """Every choice, and how often an image meets it on its way through a sub-policy (the mean over a training)."""
         for sub, drawn in zip(self.sub_policies, shares(self.sub_policies), strict=True):
             for stage in sub.stages:
@@ -200,8 +200,8 @@ class Policy:
             find(op)
         subs = []
         for sub in self.sub_policies:
-            kept = [tuple(choice for choice in stage if choice.op not in ops) for stage in sub.stages]
-            stages = tuple(stage for stage in kept if sum(choice.weight for choice in stage) > 0)
+            stages_left = [tuple(choice for choice in stage if choice.op not in ops) for stage in sub.stages]
+            stages = tuple(stage for stage in stages_left if sum(choice.weight for choice in stage) > 0)
             subs.append(replace(sub, stages=stages))
         if self.depth and not any(sub.stages for sub in subs):
             raise PolicyError(f"{quoted(self.name)} without {', '.join(ops)} has no operation left")

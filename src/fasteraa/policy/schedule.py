@@ -52,13 +52,13 @@ def parts_of(policy: Policy) -> tuple[SchedulePart, ...]:
 
 def shares(subs: Sequence[SubPolicy]) -> list[float]:
     """How often an image draws each of them, on average over the training."""
-    found = [0.0] * len(subs)
+    share_of = [0.0] * len(subs)
     for start, end in intervals(subs):
         total = sum(sub.weight for sub in active(subs, start))
         for number, sub in enumerate(subs):
             if sub.interval[0] <= start < sub.interval[1]:
-                found[number] += (end - start) * sub.weight / total
-    return found
+                share_of[number] += (end - start) * sub.weight / total
+    return share_of
 
 
 def flattened(policy: Policy) -> Policy:

@@ -193,8 +193,8 @@ class SoftPolicy(nn.Module):
         magnitude, weight = magnitude.to(images.dtype), (share * gate).to(images.dtype)
         context = Context(originals[draw.partner[k]], draw.hole[k], fill=self.fill)
         mixed = soft_mixture(self.ops, images, magnitude, draw.sign[k].to(images.dtype), weight, context, self.spans)
-        kept = (share * (1 - gate)).sum(1).to(images.dtype)
-        return mixed + kept.view(-1, 1, 1, 1) * images
+        idle = (share * (1 - gate)).sum(1).to(images.dtype)
+        return mixed + idle.view(-1, 1, 1, 1) * images
 
     def _drawn(self, k: int, draw: SoftDraw) -> tuple[Tensor, Tensor, Tensor]:
         """Share, gate and magnitude of each operation of stage k, for each image: (B, N)."""

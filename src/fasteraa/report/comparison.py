@@ -54,18 +54,18 @@ def _cells(row: Row, digits: int) -> list[str]:
     ]
 
 
-def interval(found: Estimate, digits: int = 2) -> str:
-    return f"{found.mean:.{digits}f}" + (f" ± {found.half:.{digits}f}" if math.isfinite(found.half) else "")
+def interval(estimated: Estimate, digits: int = 2) -> str:
+    return f"{estimated.mean:.{digits}f}" + (f" ± {estimated.half:.{digits}f}" if math.isfinite(estimated.half) else "")
 
 
-def difference(found: Estimate | None, runs: int, digits: int = 2) -> str:
+def difference(estimated: Estimate | None, runs: int, digits: int = 2) -> str:
     """`-1.20 ± 0.35 (p 0.004)`; negative is fewer errors. Of fewer seeds than the row has runs, it tells how many."""
-    if found is None:
+    if estimated is None:
         return "-"
-    spread = f" ± {found.half:.{digits}f}" if math.isfinite(found.half) else ""
-    mean = round(found.mean, digits) + 0.0  # no -0.00
-    words = [] if found.p is None else [p_words(found.p)]
-    words += [] if found.n == runs else [f"n = {found.n}"]
+    spread = f" ± {estimated.half:.{digits}f}" if math.isfinite(estimated.half) else ""
+    mean = round(estimated.mean, digits) + 0.0  # no -0.00
+    words = [] if estimated.p is None else [p_words(estimated.p)]
+    words += [] if estimated.n == runs else [f"n = {estimated.n}"]
     return f"{mean:+.{digits}f}{spread}" + (f" ({', '.join(words)})" if words else "")
 
 
@@ -104,8 +104,8 @@ def _ranking(comparison: Comparison) -> str:
     ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
     if len(ranked) == 1:
         what, unit = _UNITS[comparison.metric]
-        said = f"{interval(ranked[0].error, _digits(comparison))}{unit}"
-        return f"{ranked[0].label}: {said} errors." if what == "error" else f"{ranked[0].label}: {what} {said}."
+        value = f"{interval(ranked[0].error, _digits(comparison))}{unit}"
+        return f"{ranked[0].label}: {value} errors." if what == "error" else f"{ranked[0].label}: {what} {value}."
     present = [name for name in YARDSTICKS if any(is_yardstick(name, row.label, row.hashes) for row in ranked)]
     return " ".join([_lowest(ranked, comparison), *(_test(ranked, name) for name in present)])
 
@@ -126,12 +126,12 @@ def _lowest(rows: Sequence[Row], comparison: Comparison) -> str:
     shared = sorted(set.intersection(*(set(row.errors) for row in rows)))
     if not shared:
         return "No seed has a run of every policy: none is called the lowest."
-    found = {row.label: estimate([row.errors[seed] for seed in shared]) for row in rows}
-    least = min(each.mean for each in found.values())
+    estimates = {row.label: estimate([row.errors[seed] for seed in shared]) for row in rows}
+    least = min(each.mean for each in estimates.values())
     what, unit = _UNITS[comparison.metric]
     lowest = [
         f"{label} with {interval(each, _digits(comparison))}{unit}"
-        for label, each in found.items()
+        for label, each in estimates.items()
         if math.isclose(each.mean, least)
     ]
     uneven = any(len(row.errors) > len(shared) for row in rows)
@@ -140,8 +140,8 @@ def _lowest(rows: Sequence[Row], comparison: Comparison) -> str:
 
 
 def _clear(row: Row, yardstick: str, sign: int) -> bool:
-    found = row.against.get(yardstick)
-    return found is not None and found.significant and found.mean * sign > 0
+    against = row.against.get(yardstick)
+    return against is not None and against.significant and against.mean * sign > 0
 
 
 def caption(comparison: Comparison) -> str:
@@ -228,19 +228,19 @@ def _row(row: dict[str, Any]) -> Row:
         hashes=tuple(map(str, row["hashes"])),
         errors={int(seed): float(error) for seed, error in row["errors"].items()},
         error=_estimate(row["error"]),
-        against={str(name): _estimate(found) for name, found in row["against"].items()},
+        against={str(name): _estimate(value) for name, value in row["against"].items()},
         search_seconds=None if searched is None else float(searched),
         train_seconds=float(row["train_seconds"]),
         learning_rate=None if row.get("learning_rate") is None else float(row["learning_rate"]),
     )
 
 
-def _estimate(found: dict[str, Any]) -> Estimate:
-    half, p = found["half"], found["p"]
+def _estimate(fields: dict[str, Any]) -> Estimate:
+    half, p = fields["half"], fields["p"]
     return Estimate(
-        float(found["mean"]),
+        float(fields["mean"]),
         math.inf if half is None else float(half),
-        int(found["n"]),
+        int(fields["n"]),
         None if p is None else float(p),
     )
 
@@ -291,8 +291,8 @@ def publish_per_op(measured: PerOp, folder: Path) -> None:
 def _per_op_dict(measured: PerOp) -> dict[str, Any]:
     """A policy by its name and hash; the numbers of its sub-policies count from 0, as in its file."""
     policies = [
-        {"name": policy.name, "hash": policy.hash, "sub_policies": [asdict(each) for each in found]}
-        for policy, found in measured.policies
+        {"name": policy.name, "hash": policy.hash, "sub_policies": [asdict(each) for each in harms]}
+        for policy, harms in measured.policies
     ]
     return {**vars(measured), "ops": [asdict(each) for each in measured.ops], "policies": policies}
 
@@ -317,7 +317,7 @@ def per_op_markdown(measured: PerOp) -> str:
     for each in measured.ops:
         shown = [f"{each.at[v].points:+.1f} (±{each.at[v].half:.1f})" if v in each.at else "" for v in levels]
         lines.append(f"| {each.op} | {' | '.join(shown)} |")
-    for policy, found in measured.policies:
+    for policy, harms in measured.policies:
         lines += [
             "",
             f"Sub-policies of {policy.name}, the most harmful first:",
@@ -325,7 +325,7 @@ def per_op_markdown(measured: PerOp) -> str:
             "| points lost | sub-policy |",
             "|---|---|",
         ]
-        for harm in found:
+        for harm in harms:
             words = describe_sub_policy(policy, policy.sub_policies[harm.number])
             lost = f"{harm.drop.points:+.1f} (±{harm.drop.half:.1f})"
             lines.append(markdown_row([lost, f"{harm.number + 1}. {words}"]))

@@ -52,10 +52,10 @@ def write_result(
 def raced_policy(folder: RunFolder) -> Policy | None:
     """The policy of the folder, if a race chose it: only another race may replace it."""
     try:
-        found = Policy.load(folder.policy) if folder.policy.exists() else None
+        policy = Policy.load(folder.policy) if folder.policy.exists() else None
     except FasterAAError:
         return None
-    return found if found is not None and found.provenance.get("race") else None
+    return policy if policy is not None and policy.provenance.get("race") else None
 
 
 def write_scores(result: ScoreResult, folder: RunFolder) -> None:

@@ -187,8 +187,8 @@ def _sections(run: RunRecord) -> dict[str, str]:
 
 def provenance(run: RunRecord) -> dict[str, Any]:
     """Where the policy comes from, as its file says; before there is one, what is known of its start."""
-    known = (each.provenance for each in (run.policy, run.gradient, run.start) if each is not None)
-    return dict(next(filter(None, known), {}))
+    origins = (each.provenance for each in (run.policy, run.gradient, run.start) if each is not None)
+    return dict(next(filter(None, origins), {}))
 
 
 def with_masks(facts: dict[str, Any]) -> bool:
@@ -533,8 +533,8 @@ def _command(run: RunRecord, facts: dict[str, Any]) -> str:
     """With the source as it was given, and the rest from config.toml; a run from Python may have had an object that
     only has a name.
     """
-    known, name = run.asked_for, dig(facts, "data", "name")
-    source = known.get("source", None if name == "sample" else name)
+    asked, name = run.asked_for, dig(facts, "data", "name")
+    source = asked.get("source", None if name == "sample" else name)
     words = ["fasteraa", run.kind, *([] if source is None else [_quoted(str(source))])]
     if run.kind == RACE:
         words += ["--policies", _quoted(",".join(_raced_policies(run)))]
@@ -543,7 +543,7 @@ def _command(run: RunRecord, facts: dict[str, Any]) -> str:
     if run.config is not None and not run.setup.old:
         words += ["--config", _quoted(str(RunFolder(run.folder).config))]
     for flag in ("data_root", "device", "minutes"):
-        if (value := known.get(flag)) is not None:
+        if (value := asked.get(flag)) is not None:
             words += [f"--{flag.replace('_', '-')}", _quoted(value)]
     return " ".join([*words, "--out runs/again"])
 

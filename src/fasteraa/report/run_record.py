@@ -106,8 +106,8 @@ def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
 def check_is_run(folder: RunFolder) -> None:
     if not folder.path.is_dir():
         raise RunError(f"a report needs the folder of a run, {str(folder.path)!r} is none")
-    kept = (folder.config, folder.policy, folder.scores, folder.path / "comparison.json")
-    if not any(file.exists() for file in kept):
+    files = (folder.config, folder.policy, folder.scores, folder.path / "comparison.json")
+    if not any(file.exists() for file in files):
         raise RunError(
             f"the folder {str(folder.path)!r} is no run folder: it holds no config.toml, no policy.json and no "
             "comparison.json"
@@ -136,10 +136,10 @@ def version(path: Path) -> str:
 
 def _stamp(file: Path) -> tuple[int, int] | None:
     try:
-        known = file.stat()
+        status = file.stat()
     except OSError:  # not there, or not any more
         return None
-    return known.st_mtime_ns, known.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 # --- what kind of run, and how far it is -----------------------------------------------------------------------
@@ -153,8 +153,8 @@ def _setup(folder: RunFolder) -> Setup:
         return Setup(make_config(_settings_of_version_01(tables)), (), text, old=True)
     run = tables["run"]
     methods = run.get("methods") if isinstance(run, dict) else None
-    known = tuple(map(str, methods)) if isinstance(methods, list) else ()
-    return Setup(make_config(read_config(folder.config)), known, text)
+    names = tuple(map(str, methods)) if isinstance(methods, list) else ()
+    return Setup(make_config(read_config(folder.config)), names, text)
 
 
 def _settings_of_version_01(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,8 +190,8 @@ def _state(
     kind = _kind(folder, setup)
     if kind == COMPARE:
         return COMPARING if comparison is not None and comparison.missing else FINISHED
-    known = gradient or policy
-    done = known.provenance.get("epochs") if known is not None else None
+    latest = gradient or policy
+    done = latest.provenance.get("epochs") if latest is not None else None
     if isinstance(done, int) and epochs > done:
         return SEARCHING
     if policy is None:
@@ -248,8 +248,8 @@ def _preview(folder: RunFolder, policy: Policy | None) -> bytes | None:
     """Of another policy than the one that is there it shows nothing."""
     content = _bytes(folder.preview)
     _, mark, after = (content or b"").partition(b"tEXt" + PREVIEW_OF.encode() + b"\0")
-    known = policy is None or not mark or after.startswith(policy.hash.encode())
-    return content if known else None
+    fits = policy is None or not mark or after.startswith(policy.hash.encode())
+    return content if fits else None
 
 
 def _policy(path: Path) -> Policy | None:

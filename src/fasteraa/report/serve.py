@@ -35,9 +35,9 @@ class Site:
         self._made: tuple[str, str] | None = None  # version, page
 
     def answer(self, path: str) -> Answer:
-        known: dict[str, Callable[[], Answer]] = {"/": self._page, "/status.json": self._status}
-        found = known.get(path.split("?", 1)[0])
-        return (404, "text/plain", "there is a page at / and a status at /status.json\n") if found is None else found()
+        pages: dict[str, Callable[[], Answer]] = {"/": self._page, "/status.json": self._status}
+        page = pages.get(path.split("?", 1)[0])
+        return (404, "text/plain", "there is a page at / and a status at /status.json\n") if page is None else page()
 
     def _page(self) -> Answer:
         with self._lock:

@@ -15,15 +15,15 @@ from fasteraa.selection.score_race import ScoreResult
 
 def mass(policy: Policy) -> dict[str, float]:
     """How often each operation is applied to an image in a stage, on average over sub-policies and stages."""
-    found = dict.fromkeys((choice.op for choice in policy.choices()), 0.0)
-    for choice, often in policy.meetings():
-        found[choice.op] += often / max(policy.depth, 1)
-    return found
+    mass_of = dict.fromkeys((choice.op for choice in policy.choices()), 0.0)
+    for choice, often in policy.exposures():
+        mass_of[choice.op] += often / max(policy.depth, 1)
+    return mass_of
 
 
-def changes(start: Policy, found: Policy) -> list[tuple[str, float, float]]:
+def changes(start: Policy, end: Policy) -> list[tuple[str, float, float]]:
     """(operation, mass before, mass after), from the one that gained most to the one that lost most."""
-    before, after = mass(start), mass(found)
+    before, after = mass(start), mass(end)
     names = dict.fromkeys([*before, *after])
     rows = [(name, before.get(name, 0.0), after.get(name, 0.0)) for name in names]
     return sorted(rows, key=lambda row: row[1] - row[2])
@@ -48,7 +48,8 @@ def summarise(result: Result) -> str:
 
 def recommendation(result: Result) -> str:
     if result.race is not None:
-        return result.race.sentence()
+        end = " Time was up before the race was over (--resume with more --minutes continues it)."
+        return result.race.sentence() + end * result.race.unfinished
     method = f"Use {result.chosen}: it is what its method proposes, and was not raced."
     return " ".join(filter(None, (method, result.note, _early(result))))
 

@@ -96,8 +96,8 @@ def ticks(low: float, high: float) -> list[float]:
 def _element(tag: str, content: str = "", /, **attributes: str | float | None) -> str:
     """`content` is SVG. `kind` is the class, `aria_label` is `aria-label`, and what is None is left out."""
     names = {name: "class" if name == "kind" else name.replace("_", "-") for name in attributes}
-    told = "".join(f' {names[name]}="{escape(_plain(v))}"' for name, v in attributes.items() if v is not None)
-    return f"<{tag}{told}>{content}</{tag}>" if content else f"<{tag}{told}/>"
+    written = "".join(f' {names[name]}="{escape(_plain(v))}"' for name, v in attributes.items() if v is not None)
+    return f"<{tag}{written}>{content}</{tag}>" if content else f"<{tag}{written}/>"
 
 
 def _title(words: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fasteraa.report.comparison import difference, markdown_row, plain
 from fasteraa.reproduce.plot import to_svg
-from fasteraa.reproduce.result import LineResult, Reproduction, places, standings
+from fasteraa.reproduce.result import LineResult, Reproduction, ranks_by_set, standings
 from fasteraa.reproduce.schema import Cost, Search
 from fasteraa.runtime.files import write_atomic
 from fasteraa.train.statistics import Estimate
@@ -24,7 +24,7 @@ def rows_of(result: Reproduction) -> tuple[list[str], list[list[str]]]:
     """Columns and rows. A ranked table leaves out data sets of which nothing was run, and ranks policies on others."""
     if not result.table.ranked:
         return COLUMNS, [cells(row) for row in result.lines]
-    by_data = places(result, RIVALS)
+    by_data = ranks_by_set(result, RIVALS)
     columns = [*COLUMNS[:-1], "rank", *(f"against {rival}" for rival in RIVALS), COLUMNS[-1]]
     rows = []
     for row in result.lines:

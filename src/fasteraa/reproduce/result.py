@@ -66,7 +66,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankOnSet:
     """How a policy does on one data set, beside the others there."""
 
     rank: float  # 1 is the fewest errors; equal errors share their ranks
@@ -76,33 +76,35 @@ class Place:
 Measured = Mapping[str, Mapping[int, float]]  # label -> seed -> error, of one data set
 
 
-def places(result: Reproduction, rivals: tuple[str, ...]) -> dict[str, dict[str, Place]]:
-    """Data set -> label -> place, where something was measured."""
+def ranks_by_set(result: Reproduction, rivals: tuple[str, ...]) -> dict[str, dict[str, RankOnSet]]:
+    """Data set -> label -> rank, where something was measured."""
     by_data: dict[str, dict[str, Mapping[int, float]]] = {}
     for row in result.lines:
         if row.values:
             by_data.setdefault(row.line.data, {})[row.line.label] = row.values
-    return {data: {label: _place(label, measured, rivals) for label in measured} for data, measured in by_data.items()}
+    return {
+        data: {label: _rank_on_set(label, measured, rivals) for label in measured} for data, measured in by_data.items()
+    }
 
 
 def standings(result: Reproduction, rivals: tuple[str, ...]) -> list[Standing]:
     """Over the data sets where something was measured; the best mean rank first."""
-    by_set = list(places(result, rivals).values())
+    by_set = list(ranks_by_set(result, rivals).values())
     labels = dict.fromkeys(label for on_set in by_set for label in on_set)
     rows = (_standing(label, [on_set[label] for on_set in by_set if label in on_set], rivals) for label in labels)
     return sorted(rows, key=lambda row: row.rank)
 
 
-def _standing(label: str, ranked: Sequence[Place], rivals: tuple[str, ...]) -> Standing:
+def _standing(label: str, ranked: Sequence[RankOnSet], rivals: tuple[str, ...]) -> Standing:
     better, worse = {}, {}
     for rival in rivals:
-        differences = [place.against[rival] for place in ranked if rival in place.against]
+        differences = [on_set.against[rival] for on_set in ranked if rival in on_set.against]
         significant = [each.mean for each in differences if each.significant]
         better[rival], worse[rival] = sum(mean < 0 for mean in significant), sum(mean > 0 for mean in significant)
-    return Standing(label, sum(place.rank for place in ranked) / len(ranked), len(ranked), better, worse)
+    return Standing(label, sum(on_set.rank for on_set in ranked) / len(ranked), len(ranked), better, worse)
 
 
-def _place(label: str, measured: Measured, rivals: tuple[str, ...]) -> Place:
+def _rank_on_set(label: str, measured: Measured, rivals: tuple[str, ...]) -> RankOnSet:
     # equal errors in another order of seeds have means that differ in their last digit
     means = {name: round(estimate(list(values.values())).mean, 9) for name, values in measured.items()}
     mine, others = means[label], [mean for name, mean in means.items() if name != label]
@@ -112,4 +114,4 @@ def _place(label: str, measured: Measured, rivals: tuple[str, ...]) -> Place:
         seeds = sorted(measured[label].keys() & measured.get(rival, {}).keys())
         if rival != label and seeds:
             against[rival] = paired([measured[label][s] for s in seeds], [measured[rival][s] for s in seeds])
-    return Place(rank, against)
+    return RankOnSet(rank, against)

@@ -135,8 +135,8 @@ def search_on(source: str, **settings: Any) -> Search:
 
 def _small_set(**settings: Any) -> TrainRecipe:
     """Few images: small batches, no cutout beside the policy. Ours; the weight decay is WRN-28-10's."""
-    kept = {"network": "wrn-16-2", "batch_size": 64, "learning_rate": 0.05, "weight_decay": 5e-4, "cutout": 0}
-    return TrainRecipe(**{**kept, **settings})
+    defaults = {"network": "wrn-16-2", "batch_size": 64, "learning_rate": 0.05, "weight_decay": 5e-4, "cutout": 0}
+    return TrainRecipe(**{**defaults, **settings})
 
 
 # for the sets of our own table that the paper does not have

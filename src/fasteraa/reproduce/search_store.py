@@ -79,16 +79,16 @@ class SearchStore:
 
     def is_ambiguous(self, search: Search) -> bool:
         """There are several, and without the images nobody knows which is meant."""
-        return self.lacks_images(search) and len(self._kept_fingerprints(search)) > 1
+        return self.lacks_images(search) and len(self._stored_fingerprints(search)) > 1
 
     def read(self, search: Search, seed: int) -> Policy | None:
         if search.budgeted:  # the end of its time may have come first: that is part of it
             folder = RunFolder(self.folder(search, seed))
             return Policy.load(folder.policy) if folder.policy.exists() else None
-        kept = self._read(self.folder(search, seed).name)
+        record = self._read(self.folder(search, seed).name)
         if not search.race_minutes:
-            return _finished(kept.gradient or kept.policy)
-        policy = _finished(kept.policy)
+            return _finished(record.gradient or record.policy)
+        policy = _finished(record.policy)
         return policy if policy and {"race", "calibration"} & policy.provenance.keys() else None  # 0.1: calibration
 
     def folder(self, search: Search, seed: int) -> Path:
@@ -96,12 +96,12 @@ class SearchStore:
         assert fingerprint is not None, "nothing is searched or found without images"
         return self.setting.out / SEARCHES / search_name(search, self.config(search, seed), fingerprint)
 
-    def _read(self, name: str) -> Kept:
+    def _read(self, name: str) -> StoredSearch:
         folder = self.setting.out / SEARCHES / name
-        return Kept.of(folder) if folder.is_dir() else self._packed.get(name, Kept())
+        return StoredSearch.of(folder) if folder.is_dir() else self._packed.get(name, StoredSearch())
 
     @cached_property
-    def _packed(self) -> dict[str, Kept]:
+    def _packed(self) -> dict[str, StoredSearch]:
         return read_packed(self.setting.out / PACKED)
 
     def config(self, search: Search, seed: int) -> SearchConfig:
@@ -113,13 +113,13 @@ class SearchStore:
     def _fingerprint(self, search: Search) -> str | None:
         """Of its images or, where they are not there, of those that its searches keep, if these are the same."""
         fingerprint = self._image_fingerprint(search)
-        kept = set() if fingerprint else self._kept_fingerprints(search)
-        if len(kept) > 1:
+        fingerprints = set() if fingerprint else self._stored_fingerprints(search)
+        if len(fingerprints) > 1:
             self.missing[f"searches on {search.source}"] = (
-                f"there are searches on {len(kept)} sets of images for {search.source}, and without the images it is "
-                "unknown which is meant"
+                f"there are searches on {len(fingerprints)} sets of images for {search.source}, and without the images "
+                "it is unknown which is meant"
             )
-        return kept.pop() if len(kept) == 1 else fingerprint
+        return fingerprints.pop() if len(fingerprints) == 1 else fingerprint
 
     def _image_fingerprint(self, search: Search) -> str | None:
         """Of its images, which are read for it once; None if they are not there."""
@@ -132,23 +132,23 @@ class SearchStore:
                 self._fingerprints[part] = None
         return self._fingerprints[part]
 
-    def _kept_fingerprints(self, search: Search) -> set[str]:
+    def _stored_fingerprints(self, search: Search) -> set[str]:
         """Those of finished searches whose names were made with them."""
         configs = [self.config(search, seed) for seed in range(self.setting.seeds)]
         return {
-            kept
-            for name, kept in self._kept.items()
-            if name in {search_name(search, config, kept) for config in configs}
+            fingerprint
+            for name, fingerprint in self._fingerprint_by_name.items()
+            if name in {search_name(search, config, fingerprint) for config in configs}
         }
 
     @cached_property
-    def _kept(self) -> dict[str, str]:
+    def _fingerprint_by_name(self) -> dict[str, str]:
         """Name of a finished search -> fingerprint of the images that it was made on."""
         names = {file.parent.name for file in (self.setting.out / SEARCHES).glob("*/policy.json")}
-        kept = {name: self._read(name) for name in sorted(names | self._packed.keys())}
-        policies = {name: policy for name, each in kept.items() if (policy := _finished(each.policy))}
-        found = {name: policy.provenance.get("data", {}).get("fingerprint") for name, policy in policies.items()}
-        return {name: fingerprint for name, fingerprint in found.items() if fingerprint}
+        records = {name: self._read(name) for name in sorted(names | self._packed.keys())}
+        policies = {name: policy for name, each in records.items() if (policy := _finished(each.policy))}
+        fingerprints = {name: policy.provenance.get("data", {}).get("fingerprint") for name, policy in policies.items()}
+        return {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint}
 
     def images(self, search: Search) -> ImageSet:
         setting, name = self.setting, search.source
@@ -188,7 +188,7 @@ def sample_sub_policies(policy: Policy, count: int | None, seed: int) -> Policy:
 # --- keeping them ----------------------------------------------------------------------------------------------------
 
 
-class Kept(NamedTuple):
+class StoredSearch(NamedTuple):
     """What a search left behind."""
 
     policy: Policy | None = None
@@ -215,10 +215,12 @@ def pack(out: Path) -> None:
 def _content(folder: Path) -> dict[str, Any]:
     """As it is in the files."""
     files = {"policy": RunFolder(folder).policy, "gradient": GradientFiles.to_read(folder).policy}
-    return {part: read_json(file) for part, file in files.items() if file.exists()} | {"config": Kept.of(folder).config}
+    return {part: read_json(file) for part, file in files.items() if file.exists()} | {
+        "config": StoredSearch.of(folder).config
+    }
 
 
-def read_packed(file: Path) -> dict[str, Kept]:
+def read_packed(file: Path) -> dict[str, StoredSearch]:
     """Empty if there is no file."""
     content = read_json(file) if file.exists() else {}
     if not isinstance(content, dict) or not all(isinstance(each, dict) for each in content.values()):
@@ -228,7 +230,7 @@ def read_packed(file: Path) -> dict[str, Kept]:
         return None if part is None else Policy.from_json(json.dumps(part))
 
     return {
-        name: Kept(policy(each.get("policy")), policy(each.get("gradient")), str(each.get("config", "")))
+        name: StoredSearch(policy(each.get("policy")), policy(each.get("gradient")), str(each.get("config", "")))
         for name, each in content.items()
     }
 

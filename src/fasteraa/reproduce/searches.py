@@ -135,9 +135,9 @@ def _ask_methods(store: SearchStore, search: Search, images: ImageSet) -> None:
         )
     seconds = time.monotonic() - began
     names = [each.name for each in methods]
-    told = {"methods": names, "minutes": minutes, "seconds": seconds}
+    facts = {"methods": names, "minutes": minutes, "seconds": seconds}
     chosen = {"chosen": result.policy.name, "device": setting.device, "tried": _tried(result)}
-    write_atomic(folder / COST, json.dumps(plain({**told, **chosen}), indent=1) + "\n")
+    write_atomic(folder / COST, json.dumps(plain({**facts, **chosen}), indent=1) + "\n")
     setting.say(f"{', '.join(names)} on {search.source}: {result.policy.name} ({seconds:.0f} s)")
 
 

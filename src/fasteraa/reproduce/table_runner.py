@@ -174,14 +174,14 @@ class TableRunner:
     def _line_result(self, index: int, line: Line) -> LineResult:
         values = self.values.get(index, {})
         asked_for = line.policy is None or index in self.lines
-        known = index not in self.lines or self._is_known(line)
+        can_tell = index not in self.lines or self._is_known(line)
         words = [line.note] if line.note else []
         if line.policy is None:
             words.append("quoted by the paper; no policy of it here")
         elif index not in self.lines:
             words.append("not asked for")
         elif not values:
-            words.append("not run" if known else "unknown without the images")
+            words.append("not run" if can_tell else "unknown without the images")
         elif isinstance(line.policy, Cost):
             words.append(self.extrapolations[index])
         elif len(values) < self.setting.seeds:
@@ -189,7 +189,7 @@ class TableRunner:
         differences = self._differences(line, asked_for)
         if values and line.paper is not None:
             words += differences
-        return LineResult(line, values, "; ".join(words), asked_for, not differences, self._stand_in(line), known)
+        return LineResult(line, values, "; ".join(words), asked_for, not differences, self._stand_in(line), can_tell)
 
     def _is_known(self, line: Line) -> bool:
         """Whether what was run of a line can be found: trainings are found by their images."""

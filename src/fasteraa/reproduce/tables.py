@@ -29,7 +29,11 @@ _ADDED = "not in the paper"
 
 
 def _results(
-    data: str, recipe: str, numbers: tuple[float | None, ...], autoaugment: str, found: tuple[tuple[str, Search], ...]
+    data: str,
+    recipe: str,
+    numbers: tuple[float | None, ...],
+    autoaugment: str,
+    searches: tuple[tuple[str, Search], ...],
 ) -> list[Line]:
     """A row of the results table; TrivialAugment is added, because it needs no search."""
     base, cutout, aa, pba, fast, *ours = numbers
@@ -46,7 +50,7 @@ def _results(
         *([line("Fast AA", None, fast)] if fast is not None else []),
         line("TrivialAugment (wide)", "trivialaugment-wide", None, _ADDED),
     ]
-    return lines + [line(label, search, number) for (label, search), number in zip(found, ours, strict=True)]
+    return lines + [line(label, search, number) for (label, search), number in zip(searches, ours, strict=True)]
 
 
 def _cifar10() -> Table:
@@ -60,9 +64,9 @@ def _cifar10() -> Table:
 
 
 def _cifar100() -> Table:
-    found = ((f"{OURS}, policy from CIFAR-10", CIFAR10), (f"{OURS}, policy from CIFAR-100", CIFAR100))
+    searches = ((f"{OURS}, policy from CIFAR-10", CIFAR10), (f"{OURS}, policy from CIFAR-100", CIFAR100))
     rows = [
-        _results("cifar100", f"cifar/{net}", numbers, "autoaugment-cifar10", found)
+        _results("cifar100", f"cifar/{net}", numbers, "autoaugment-cifar10", searches)
         for net, numbers in _CIFAR100.items()
     ]
     return Table(
@@ -117,16 +121,16 @@ def _imagenet() -> Table:
     return Table(name="imagenet", title="Validation errors on ImageNet with ResNet-50 (Table 6)", lines=tuple(lines))
 
 
-def _figure(name: str, title: str, setting: str, values: tuple[int, ...], axis: str, known: dict[int, float]) -> Table:
+def _figure(name: str, title: str, setting: str, values: tuple[int, ...], axis: str, paper: dict[int, float]) -> Table:
     lines = tuple(
         Line(
             data="cifar10",
             recipe="cifar/wrn-40-2" + CHUNKED,
             label=f"{axis} {value}",
             policy=search_on("cifar10", **{setting: value}),
-            paper=known.get(value),
+            paper=paper.get(value),
             x=value,
-            note="" if value in known else "the paper has a figure without numbers",
+            note="" if value in paper else "the paper has a figure without numbers",
         )
         for value in values
     )

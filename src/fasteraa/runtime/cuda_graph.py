@@ -24,7 +24,8 @@ def capture(
 
     It is called `warm_ups` times before, so that libraries choose their kernels and allocate what they keep. Random
     numbers come from `generator`, or from the device's own, which every graph knows. `other_threads`, such as a
-    loader's, may use the device meanwhile. Whoever wants the state of before must put it back.
+    loader's, may use the device meanwhile; where ranks have joined each other, NCCL has some. Whoever wants the state
+    of before must put it back.
     """
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     current = torch.cuda.current_stream(device)
@@ -37,8 +38,12 @@ def capture(
         gc.collect()  # what is left of the warm-up belongs to another stream
         if generator is not None:
             graph.register_generator_state(generator)
-        mode = "thread_local" if other_threads else "global"
+        mode = "thread_local" if other_threads or _has_ranks() else "global"
         with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
             result = function()
         current.wait_stream(stream)
     return graph, result
+
+
+def _has_ranks() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -63,8 +63,8 @@ def _within_limits(parse: Callable[[], Any], kind: str, error: type[FasterAAErro
     except RecursionError as cause:
         raise error(f"{where} nests deeper than {MOST_DEPTH} levels") from cause
     except ValueError as cause:  # JSONDecodeError, TOMLDecodeError, and Python's own limit on digits
-        said = f"a number of more than {MOST_DIGITS} digits" if "integer string" in str(cause) else cut(str(cause))
-        raise error(f"{where} is not valid {kind}: {said}") from cause
+        why = f"a number of more than {MOST_DIGITS} digits" if "integer string" in str(cause) else cut(str(cause))
+        raise error(f"{where} is not valid {kind}: {why}") from cause
     if flaw := _flaw(value, nan):
         raise error(f"{where} {flaw}")
     return value

@@ -1,4 +1,4 @@
-"""Ranks: the processes that torchrun starts, which share one search.
+"""Ranks: the processes that torchrun starts, which share one search, or one training at a time.
 
 Each rank works on its part of every batch. Gradients are summed over all of them, so that every rank holds the same
 parameters at any moment. A rank that is lost ends the others, with a line that names it.
@@ -6,6 +6,7 @@ parameters at any moment. A rank that is lost ends the others, with a line that 
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -32,6 +33,7 @@ _LOST_IN_TROUBLE = 4  # the same, once a sum over ranks has failed
 _GRACE_S = 5.0  # for the main thread to notice; on a GPU it may wait for ever
 _CONTINUE = "add --resume to continue from the last checkpoint, with any number of ranks"
 _JOIN = timedelta(minutes=30)  # for ranks that are still loading
+_LEAVE_S = 20.0  # for the group to end: another rank may have gone, and NCCL would wait for it for ever
 
 
 def launched() -> bool:
@@ -61,6 +63,14 @@ class Ranks:
         """Rank 0 alone writes files and prints."""
         return self.rank == 0
 
+    def words(self) -> str:
+        """`2 ranks (gloo, on CPUs)`."""
+        import torch.distributed
+
+        dist: Any = torch.distributed
+        how = "nccl, a GPU each" if "nccl" in dist.get_backend_config() else "gloo, on CPUs"
+        return f"{self.size} rank{'s' * (self.size > 1)} ({how})"
+
     def rows(self, count: int) -> slice:
         """Its part of a batch of `count` images; parts differ by one image at most."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
@@ -82,6 +92,31 @@ class Ranks:
             for tensor, part in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
                 tensor.copy_(part.view(tensor.shape))
 
+    def part(self, count: int) -> slice:
+        """Its part of what all ranks look at once; all of it where there is not one for each."""
+        return self.rows(count) if count >= self.size else slice(0, count)
+
+    def whole(self, part: Tensor, count: int) -> Tensor:
+        """The parts of all ranks, in their order: `count` rows."""
+        if not self.joined or count < self.size:
+            return part
+        import torch.distributed as dist
+
+        rows = part.new_zeros(count, *part.shape[1:])
+        rows[self.rows(count)] = part
+        dist.all_reduce(rows)
+        return rows
+
+    def told(self, message: Any = None) -> Any:
+        """What rank 0 says; the others wait for it."""
+        if self.size == 1:
+            return message
+        import torch.distributed as dist
+
+        sent = [message]
+        dist.broadcast_object_list(sent, src=0)
+        return message if self.is_first else sent[0]
+
     def largest(self, number: int) -> int:
         """Of what all ranks say, so that all of them decide alike."""
         if self.size == 1:
@@ -89,9 +124,9 @@ class Ranks:
         import torch
         import torch.distributed as dist
 
-        said = torch.tensor(number)
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-        return int(said)
+        value = torch.tensor(number)
+        dist.all_reduce(value, dist.ReduceOp.MAX)
+        return int(value)
 
     def from_first(self, state: dict[str, Any] | None, device: torch.device) -> dict[str, Any] | None:
         """The state that rank 0 has, on every rank."""
@@ -176,7 +211,21 @@ def open_ranks(device: torch.device) -> Iterator[Ranks]:
     finally:
         watch.end(reason)
         if dist.is_initialized() and reason is None:
-            dist.destroy_process_group()
+            _leave(dist.destroy_process_group)
+
+
+def _leave(destroy: Callable[[], None], seconds: float = _LEAVE_S) -> bool:
+    """End the process group; returns whether it ended in time. All results are there: nothing is worth a wait."""
+    gc.collect()  # a CUDA graph that holds a sum over ranks, and that nobody needs any more, would be waited for
+
+    def leave() -> None:
+        with suppress(RuntimeError):  # another rank has gone
+            destroy()
+
+    leaving = threading.Thread(target=leave, name="fasteraa-leave", daemon=True)
+    leaving.start()
+    leaving.join(seconds)
+    return not leaving.is_alive()
 
 
 def _own_connection(store: Any) -> Any:

@@ -40,6 +40,9 @@ class RaceConfig(Settings):
     pretrained: bool = setting(False, "Fine-tune timm's own weights of the network (--network timm:NAME).")
     weights: str = setting("", "Fine-tune the weights in this file (.safetensors, or a state dict of torch.save).")
     epochs: int | None = setting(None, "How long a training is at most: as long as yours will be.", least=1)
+    tune: bool = setting(
+        False, "Take learning rate and weight decay from a small grid first, measured without a policy."
+    )
     judge: str = setting(
         "auto",
         "What trains, where weights are given: training (all of the network), probe (a head on features of augmented "
@@ -54,6 +57,9 @@ class RaceConfig(Settings):
     )
     group_by: str = setting(
         "", "Images of one group are held out together: a column of a manifest, or a pattern on file names."
+    )
+    prior: str = setting(
+        "", "A file that tools/prior.py fitted: the race predicts with its lines, not with those of the package."
     )
     train: Mapping[str, Any] = field(default_factory=dict, metadata={"about": "Other settings of the training."})
 
@@ -143,19 +149,33 @@ def _in_large_batches(recipe: TrainRecipe, images: int) -> TrainRecipe:
     return replace(recipe, batch_size=2 * recipe.batch_size, learning_rate=2 * recipe.learning_rate)
 
 
-def write_settings(folder: RunFolder, config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method]) -> None:
+def write_settings(
+    folder: RunFolder,
+    config: SearchConfig,
+    race: RaceConfig | None,
+    methods: Sequence[Method],
+    training: RaceConfig | None = None,
+) -> None:
     """config.toml: from here on the folder holds a run."""
-    folder.write_config(settings_text(config, race, methods))
+    folder.write_config(settings_text(config, race, methods, training=training))
 
 
 def settings_text(
-    config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method], explain: bool = False
+    config: SearchConfig,
+    race: RaceConfig | None,
+    methods: Sequence[Method],
+    explain: bool = False,
+    training: RaceConfig | None = None,
 ) -> str:
-    """All settings of a run as TOML; to `explain`, those of the training that are as its recipe says as well."""
+    """All settings of a run as TOML; to `explain`, those of the training that are as its recipe says as well.
+
+    Without a race `training` is that of the methods.
+    """
     names = [method.name for method in methods]
     text = (
         config.toml("search") + "\n" + f"[run]\nmethods = {toml_value(names)}\nrace = {toml_value(race is not None)}\n"
     )
+    race = race or training
     if race is not None:
         text += "\n" + replace(race, train={}).toml("race")
         rows = _train_rows(race) if explain else "".join(_row(name, value) for name, value in race.train.items())

@@ -61,7 +61,7 @@ def expected_effect(policy: Policy) -> Expected:
 def operations_per_image(policy: Policy) -> float:
     """Operations that an image passes through, on average."""
     passes = sum(number * share for number, share in enumerate(policy.strength.passes))
-    return passes * sum(often for _, often in policy.scaled().meetings())
+    return passes * sum(often for _, often in policy.scaled().exposures())
 
 
 def with_expected_effects(candidates: Sequence[Candidate]) -> list[Candidate]:

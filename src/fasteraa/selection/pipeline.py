@@ -14,23 +14,25 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError, RaceError
+from fasteraa.errors import ConfigError, OutOfTime, RaceError
 from fasteraa.methods import Budget, Candidate, Method
 from fasteraa.methods.faster_aa import FasterAA
-from fasteraa.methods.task import FOLDS, Task
+from fasteraa.methods.task import FOLDS, LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.selection.config import RaceConfig, probing, race_recipe
 from fasteraa.selection.finetuning import methods_budget
 from fasteraa.selection.folds import folded, judged_by_validation, raceable
+from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.result import RaceResult, Result, chosen_policy
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
-from fasteraa.train.runner import Engine, Runner, Say, make_runner
+from fasteraa.train.runner import EndingRunner, Engine, Runner, Say, make_runner
 from fasteraa.train.split import Split
+from fasteraa.train.tune import best_of, grid
 
 METHOD_SHARE = 0.5  # of the time of a race, for methods that train
 LEAST_SECONDS = 10.0  # of a race
@@ -44,9 +46,11 @@ def propose_and_race(
     race: RaceConfig | None,
     end: float,
     engine: Engine,
+    training: RaceConfig | None = None,
 ) -> Result:
     """Methods that need no training first; then folds, methods that train, and the race.
 
+    Without a race `training` says what methods train, and what that may cost.
     Of several ranks all share the gradient search, and the first alone does the rest.
     """
     note = ""
@@ -59,7 +63,7 @@ def propose_and_race(
         methods = methods[:1]
     else:
         recipe = race_recipe(task.data, task.device, task.config, race)
-        task = replace(task, recipe=recipe, metric=race.metric)
+        task = replace(task, recipe=recipe, metric=race.metric, prior=race.prior)
     quiet = replace(task, until=end if race is None else _gradient_end(end))
     if not task.ranks.is_first:
         methods, race = [method for method in methods if method.name == FasterAA.name], None
@@ -70,7 +74,7 @@ def propose_and_race(
     result: RaceResult | None = None
     if trains or race is not None:
         try:
-            by_name, result = _judged(task, methods, by_name, race, end, engine)
+            by_name, result = _judged(task, methods, by_name, race, end, engine, training)
         except RaceError as error:
             if not any(by_name.values()):
                 raise
@@ -105,8 +109,9 @@ def _judged(
     race: RaceConfig | None,
     end: float,
     engine: Engine,
+    training: RaceConfig | None = None,
 ) -> tuple[dict[str, list[Candidate]], RaceResult | None]:
-    settings = race or RaceConfig()
+    settings = race or training or RaceConfig()
     began, say = time.monotonic(), task.say
     seconds = (
         min(60 * settings.minutes, end - time.time()) if race is not None or end == math.inf else end - time.time()
@@ -122,10 +127,13 @@ def _judged(
         _race_again(decisions, settings, say)
         task = replace(task, decisions=decisions)
         data = raceable(task.data, say)
-        with make_runner(engine.name, RunCache(place).open(), **_race_runner(engine, task.recipe)) as runner:
+        made = make_runner(engine.name, RunCache(place).open(), **_race_runner(engine, task.recipe))
+        # a budget in seconds ends in time by its plan; a number of trainings does not know how long they take
+        with EndingRunner(made, math.inf if budget.trainings is None else end) as runner:
             task = _affordable(task, data, runner, budget, settings)
             task = folded(task, data, runner, budget, bool(trains))
             runner.prepare(task.folds)
+            task = _tuned(task, runner, settings)
             spent = decisions.decide("setup", lambda: {"seconds": time.monotonic() - began})["seconds"]
             spent = budget.cost(spent, 0)
             proposed = dict(by_name)
@@ -139,10 +147,28 @@ def _judged(
             if race is None:
                 return proposed, None
             candidates, task = _all_of(methods, proposed), judged_by_validation(task)
-            result = run_race(_with_none(candidates), task, runner, budget, spent=spent)
+            try:
+                result = run_race(_with_none(candidates), task, runner, budget, spent=spent)
+            except OutOfTime as error:
+                raise RaceError("the time was up in its first round") from error
         minutes = max(settings.minutes, decisions.get("setup").get("minutes", 0.0))  # what its race had
-        decisions.note("setup", {"minutes": minutes, "over": True})
+        decisions.note("setup", {"minutes": minutes, "over": not result.unfinished})
     return proposed, result
+
+
+def _tuned(task: Task, runner: Runner, race: RaceConfig) -> Task:
+    """With learning rate and weight decay that suit these images, where that was asked for; on the first fold."""
+    if not race.tune:
+        return task
+
+    def best() -> dict[str, Any]:
+        none, epochs = named("none"), math.ceil(LONG * task.informative_epochs())
+        tasks = [replace(task, recipe=each) for each in grid(task.recipe)]
+        jobs = [each.job("none, tuned", none, fold=0, seed=task.seed, epochs=epochs) for each in tasks]
+        recipe = best_of(runner, jobs, task.say)
+        return {"learning_rate": recipe.learning_rate, "weight_decay": recipe.weight_decay}
+
+    return replace(task, recipe=replace(task.recipe, **task.decisions.decide("tune", best)))
 
 
 def _affordable(task: Task, data: ImageSet, runner: Runner, budget: Budget, race: RaceConfig) -> Task:
@@ -170,7 +196,11 @@ def _affordable(task: Task, data: ImageSet, runner: Runner, budget: Budget, race
 def _propose(method: Method, task: Task, share: Budget, runner: Runner) -> tuple[list[Candidate], float]:
     """Candidates of a method that trains, and what they cost; a method's decision may say how many `trainings`."""
     began = time.monotonic()
-    candidates = list(method.candidates(task, share, runner))
+    try:
+        candidates = list(method.candidates(task, share, runner))
+    except OutOfTime as error:
+        task.say(f"{method.name} proposes nothing: {error}")
+        return [], 0.0
     name = f"{method.name}/cost"
     taken = task.decisions.decide(name, lambda: {"seconds": time.monotonic() - began})["seconds"]
     return candidates, share.cost(taken, task.decisions.get(method.name).get("trainings", share.trainings or 0))
@@ -197,6 +227,8 @@ def _identity(task: Task, methods: Sequence[Method], race: RaceConfig) -> str:
     parts = [task.data.fingerprint, names, task.config.ops, task.recipe.key, task.seed, race.trainings, FOLDS]
     parts += [race.metric] if race.metric != "error" else []
     parts += ["validation", task.validation.fingerprint] if task.validation is not None else []
+    parts += ["tune"] if race.tune else []
+    parts += ["prior", json.dumps(read_prior(race.prior), sort_keys=True)] if race.prior else []
     parts += ["groups", task.data.groups.tolist()] if task.data.groups is not None else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -235,9 +267,9 @@ def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
 
     Policies that somebody brought may have been found on other images.
     """
-    told = next((each.details["origin"] for each in candidates if "origin" in each.details), None)
-    if told is not None:
-        return dict(told)
+    origin = next((each.details["origin"] for each in candidates if "origin" in each.details), None)
+    if origin is not None:
+        return dict(origin)
     about, device = task.data.about(), device_name(task.device)
     return {"method": "race", "data": about, "config": task.config.plain(), "finished": True, "device": device}
 

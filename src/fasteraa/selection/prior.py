@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fasteraa.errors import ConfigError
 from fasteraa.methods import Candidate, Expected
 from fasteraa.methods.task import Task
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.device import find_device
+from fasteraa.runtime.documents import read_json
 from fasteraa.selection.finetuning import operations_per_image, with_expected_effects
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.metrics import Measured
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _LEAST_LOSS = 1e-3
 _FITTED = (-4.0, 0.0)  # the range of `unlearned` in the sets that the lines were fitted to
 _LONGEST = 8.0  # times as long as the race's trainings: further away the line for longer ones was not checked
+_FEATURES = 7  # of `Traits`
 _BASE = 4.0  # it was fitted to trainings of four times the length
 
 
@@ -67,17 +70,36 @@ class Traits:
 
 
 @cache
-def _lines() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(files("fasteraa.selection").joinpath("prior.json").read_text())
-    return content
+def read_prior(file: str = "") -> dict[str, Any]:
+    """The lines in a file that `tools/prior.py fit` wrote; without one, those that come with the package."""
+    if not file:
+        return _checked(json.loads(files("fasteraa.selection").joinpath("prior.json").read_text()), "prior.json")
+    return _checked(read_json(file, ConfigError, nan=False), repr(file))
 
 
-def predict(traits: Traits) -> Expected:
+def _checked(content: Any, where: str) -> dict[str, Any]:
+    """ConfigError unless there is a finite number for every feature."""
+    try:
+        line, longer = content["effect"], content["longer"]
+        rows = [np.array(line[name], float) for name in ("means", "scales", "weights")]
+        covariance = np.array(line["covariance"], float)
+        own = [float(each) for each in (line["level"], *(longer[name] for name in ("difference", "unlearned")))]
+        spreads = [float(line["spread"]), float(longer["spread"])]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{where} is no prior of a race: tools/prior.py fit makes one") from error
+    shapes = {row.shape for row in rows} == {(_FEATURES,)} and covariance.shape == (_FEATURES + 1, _FEATURES + 1)
+    finite = all(np.isfinite(each).all() for each in (*rows, covariance, own, spreads))
+    if not shapes or not finite or min(*spreads, *rows[1]) <= 0:
+        raise ConfigError(f"{where} is no prior of a race: it needs {_FEATURES} finite weights and positive scales")
+    return dict(content)
+
+
+def predict(traits: Traits, prior: str = "") -> Expected:
     """The effect of training with the policy, and how far such predictions are off on other sets.
 
     The further these measurements are from those that the line was fitted to, the less is known.
     """
-    line = _lines()["effect"]
+    line = read_prior(prior)["effect"]
     columns = zip(traits.features, line["means"], line["scales"], strict=True)
     z = np.array([1.0, *((value - mean) / scale for value, mean, scale in columns)])
     effect = z @ np.array([line["level"], *line["weights"]])
@@ -87,18 +109,18 @@ def predict(traits: Traits) -> Expected:
 # --- longer trainings ------------------------------------------------------------------------------------------------
 
 
-def longer_difference(difference: float, unlearned: float, length: float) -> float:
+def longer_difference(difference: float, unlearned: float, length: float, prior: str = "") -> float:
     """A difference to `none` in trainings `length` times as long.
 
     `unlearned`: how much more of its loss the policy still has to learn than `none` has.
     """
-    line, steps = _lines()["longer"], _quadruplings(length)
+    line, steps = read_prior(prior)["longer"], _quadruplings(length)
     return float(difference * (1 + line["difference"]) ** steps + steps * line["unlearned"] * unlearned)
 
 
-def longer_spread(length: float) -> float:
+def longer_spread(length: float, prior: str = "") -> float:
     """How far such a prediction is off on other sets, one standard deviation."""
-    return float(_lines()["longer"]["spread"] * math.sqrt(_quadruplings(length)))
+    return float(read_prior(prior)["longer"]["spread"] * math.sqrt(_quadruplings(length)))
 
 
 def _quadruplings(length: float) -> float:
@@ -131,7 +153,7 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
     clean = load_clean(network, job, find_device(task.device))
     if is_guessing(clean.plain.error, job.split.held_out.labels):
         return [*first, *others]
-    predicted = [_predicted(each, clean, job, outcome) for each in others]
+    predicted = [_predicted(each, clean, job, outcome, task.prior) for each in others]
     return [*first, *sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)]
 
 
@@ -141,10 +163,10 @@ def is_guessing(error: float, labels: Tensor) -> bool:
     return error / 100 > wrong - 2 * math.sqrt(wrong * (1 - wrong) / len(labels))
 
 
-def _predicted(candidate: Candidate, clean: CleanNetwork, job: TrainJob, outcome: Outcome) -> Candidate:
+def _predicted(candidate: Candidate, clean: CleanNetwork, job: TrainJob, outcome: Outcome, prior: str) -> Candidate:
     """Unless its method says what it expects. Of a schedule, as it is on average over the training."""
     if candidate.expected is not None:
         return candidate
     policy = candidate.policy_on(job.split.name).flattened()
     traits = Traits.of(policy, clean.plain, clean.measure(policy), outcome.train_loss)
-    return replace(candidate, expected=predict(traits))
+    return replace(candidate, expected=predict(traits, prior))

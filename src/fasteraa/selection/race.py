@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fasteraa.errors import ConfigError, RaceError
+from fasteraa.errors import ConfigError, OutOfTime, RaceError
 from fasteraa.methods import Budget, Candidate, Expected
 from fasteraa.methods.task import Task, shortened
 from fasteraa.selection.prior import with_prior
@@ -75,7 +75,8 @@ def race(
         seconds=spent + schedule.cost if budget.trainings is None else math.nan,
         images=sum(len(part) for part in (task.folds[0].train, task.folds[0].held_out)),
         all_images=len(task.data),
-        rounds=schedule.rounds,
+        rounds=tuple(each for each in schedule.rounds if each.cost is not None),
+        unfinished=any(each.cost is None for each in schedule.rounds),
         counted=budget.trainings or 0,
         informative=_informative(task, schedule, runner, spent) if budget.trainings is None else None,
     )
@@ -149,7 +150,7 @@ def _trials(task: Task, candidates: Sequence[Candidate], schedule: Schedule) -> 
     length = 1.0 if task.recipe.fine_tunes else task.recipe.epochs / schedule.epochs
     by_error = task.metric == "balanced-error"
     chosen = [replace(by_label[label], expected=expected.get(label)) for label in schedule.candidates]
-    return [Trial(each, length=length, by_error=by_error) for each in chosen]
+    return [Trial(each, length=length, by_error=by_error, prior=task.prior) for each in chosen]
 
 
 def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger: _Ledger) -> list[Trial]:
@@ -164,7 +165,13 @@ def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger:
             save_schedule(task.decisions, schedule)
         alive = keep_first(alive, schedule.rounds[number].trainings // schedule.repeats[number])
         jobs = _jobs_of_round(task, schedule, number, alive)
-        outcomes, seconds = _train_round(task, runner, number, alive, jobs)
+        try:
+            outcomes, seconds = _train_round(task, runner, number, alive, jobs)
+        except OutOfTime:
+            if number == 0:
+                raise
+            task.say(f"time is up: round {number + 1} is left out, and the rounds before it decide")
+            break
         if schedule.rounds[number].cost is None:
             schedule = schedule.end(ledger.budget.cost(seconds, sum(map(len, jobs))))
             save_schedule(task.decisions, schedule)

@@ -53,6 +53,7 @@ class Trial:
     images: int = 0  # held out from its trainings, each as often as it was
     length: float = 1.0  # of the training to come, as a multiple of those of the race
     by_error: bool = False  # errors are compared in the place of losses
+    prior: str = ""  # the file of lines that carry differences on; the package's if empty
     failed: str | None = None  # why a training of it failed; its error there is that of guessing
 
     @property
@@ -133,8 +134,8 @@ def _difference(trial: Trial, none: Trial, noise: float) -> Difference:
     now = _weighed(Difference(measured, noise), trial.expected)
     if trial.failed or none.failed or trial.length <= 1:
         return now
-    mean = longer_difference(now.mean, trial.unlearned - none.unlearned, trial.length)
-    return Difference(mean, math.hypot(now.spread, longer_spread(trial.length)))
+    mean = longer_difference(now.mean, trial.unlearned - none.unlearned, trial.length, trial.prior)
+    return Difference(mean, math.hypot(now.spread, longer_spread(trial.length, trial.prior)))
 
 
 def _weighed(measured: Difference, expected: Expected | None) -> Difference:
@@ -164,9 +165,9 @@ def best_of(measured: list[Trial], count: int) -> list[Trial]:
 
 def keep_first(trials: list[Trial], count: int) -> list[Trial]:
     """So many of them, the first; `none` in the place of the last where it would be left out."""
-    kept = trials[:count]
+    first = trials[:count]
     left = [trial for trial in trials[count:] if trial.label == "none"]
-    return [*kept[: count - len(left)], *left]
+    return [*first[: count - len(left)], *left]
 
 
 def choose(trials: Sequence[Trial], by_loss: bool = False) -> Trial:

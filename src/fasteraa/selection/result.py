@@ -54,6 +54,7 @@ class RaceResult:
     all_images: int = 0  # that there were
     rounds: tuple[Round, ...] = ()
     counted: int = 0  # the trainings of its budget; 0 where that was a time
+    unfinished: bool = False  # the limit on everything ended it in a later round, which is left out
     metric: str = "error"  # of selection.config.METRICS
     informative: tuple[int, float] | None = None  # the shortest informative epochs, and the seconds of a race of those
 

@@ -254,8 +254,8 @@ def _next_epochs(schedule: Schedule, alive: int, amount: float) -> int | None:
     last = schedule.rounds[-1]
     least = min(schedule.epochs, max(LEAST_EPOCHS, math.ceil(_SHORTENED * schedule.epochs)))
     trainings = trainings_of_rounds(alive, schedule.repeats[len(schedule.rounds) :])
-    for kept in range(len(trainings), 0, -1):
-        affordable = amount / (sum(trainings[:kept]) * max(last.epoch_cost, 1e-9))
+    for count in range(len(trainings), 0, -1):
+        affordable = amount / (sum(trainings[:count]) * max(last.epoch_cost, 1e-9))
         if min(last.epochs, math.floor(affordable + 1e-9)) >= least:
             return min(last.epochs, math.floor(affordable + 1e-9))
     return None

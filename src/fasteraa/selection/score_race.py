@@ -158,8 +158,8 @@ def _survivors(alive: Sequence[Candidate], scores: Mapping[str, Mapping[int, flo
     """The better half of those with all seeds, and `none`; two policies at least."""
     whole = [each for each in alive if len(scores[each.label]) == seed + 1]
     ranked = sorted(whole, key=lambda each: sum(scores[each.label].values()))
-    kept = ranked[: max(2, math.ceil(len(ranked) / 2))]
-    return kept + [each for each in ranked if each.label == "none" and each not in kept]
+    better = ranked[: max(2, math.ceil(len(ranked) / 2))]
+    return better + [each for each in ranked if each.label == "none" and each not in better]
 
 
 def _run(

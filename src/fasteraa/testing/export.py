@@ -89,30 +89,30 @@ def _batches(images: list[Array], pool: list[Array] | None) -> Iterator[tuple[An
 
 def _kornia(policy: Policy, images: list[Array], pool: list[Array] | None) -> list[Array]:
     module = policy.to_kornia()
-    found: list[Array] = []
+    seen: list[Array] = []
     for batch, count in _batches(images, pool):
         out = module(torch.from_numpy(batch).permute(0, 3, 1, 2) / 255).permute(0, 2, 3, 1)
-        found += list((out * 255).round().to(torch.uint8).numpy()[:count])
-    return found
+        seen += list((out * 255).round().to(torch.uint8).numpy()[:count])
+    return seen
 
 
 def _keras(policy: Policy, images: list[Array], pool: list[Array] | None) -> list[Array]:
     layer = policy.to_keras(seed=3)
-    found: list[Array] = []
+    seen: list[Array] = []
     for batch, count in _batches(images, pool):
-        found += list(layer(batch, training=True).cpu().numpy()[:count])
-    return found
+        seen += list(layer(batch, training=True).cpu().numpy()[:count])
+    return seen
 
 
 def _dali(policy: Policy, images: list[Array], pool: list[Array] | None) -> list[Array]:
-    found = policy.to_dali()
+    augment = policy.to_dali()
     from nvidia.dali import fn, pipeline_def
     from nvidia.dali.auto_aug import auto_augment
 
     @pipeline_def(batch_size=len(images), num_threads=1, device_id=None, enable_conditionals=True, seed=11)  # type: ignore[untyped-decorator]
     def pipeline() -> Any:
         data = fn.external_source(source=lambda: images, layout="HWC")
-        return auto_augment.apply_auto_augment(found, data)
+        return auto_augment.apply_auto_augment(augment, data)
 
     made = pipeline()
     made.build()

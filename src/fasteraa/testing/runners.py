@@ -180,9 +180,9 @@ def _check_everything(
     assert len(after) == len(expected), f"{len(expected)} distinct jobs have {len(after)} records"
     for job, outcome in pairs:
         _check_same(job, outcome, expected[job.key])
-        kept = cache.read(job)
-        assert kept is not None, f"{job}: there is no record of it"
-        _check_same(job, kept, expected[job.key])
+        record = cache.read(job)
+        assert record is not None, f"{job}: there is no record of it"
+        _check_same(job, record, expected[job.key])
 
 
 def _check_same(job: TrainJob, outcome: Outcome, expected: Outcome) -> None:

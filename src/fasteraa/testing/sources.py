@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from PIL import Image
 
-from fasteraa.data.materialize import Wanted, gather
+from fasteraa.data.materialize import LoadOptions, gather
 from fasteraa.data.source import Listing, Source
 from fasteraa.errors import DataError, SplitError
 
@@ -92,7 +92,7 @@ def _check_broken(source: Source) -> None:
     listing = source.listing(next(iter(source.splits)))
     for budget, is_error in ((0.0, True), (1.0, False)):
         try:
-            read = gather(listing, source.name, Wanted(size=(8, 8), broken_budget=budget))
+            read = gather(listing, source.name, LoadOptions(size=(8, 8), broken_budget=budget))
         except DataError as error:
             if not is_error:
                 raise AssertionError(f"an unreadable image within the budget must be left out, got: {error}") from error

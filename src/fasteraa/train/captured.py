@@ -69,6 +69,11 @@ class CapturedGroup:
             main.wait_stream(stream)
         return losses
 
+    def release(self) -> None:
+        """Not to be called any more after it."""
+        torch.cuda.synchronize(self.losses.device)
+        self.graph.reset()
+
     def __call__(self, batches: list[Batch]) -> Tensor:
         held = [static for batch in self.batches for static in batch]
         torch._foreach_copy_(held, [tensor for batch in batches for tensor in batch])

@@ -55,8 +55,10 @@ class Command:
         names = [name for word in self.words for name in _PLACEHOLDER.findall(word)]
         for name in names:
             if name not in PLACEHOLDERS:
-                known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
-                raise ConfigError(f"the command has a placeholder {{{name}}} that is not known; there are {known}")
+                placeholders = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
+                raise ConfigError(
+                    f"the command has a placeholder {{{name}}} that is not known; there are {placeholders}"
+                )
         if "policy" not in names:
             raise ConfigError("the command must say where the policy goes: {policy}, as in --aug {policy}")
         if shutil.which(self.words[0]) is None:

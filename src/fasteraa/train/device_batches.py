@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from copy import copy
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -84,11 +85,23 @@ class DeviceFeed:
             generator = Generator(self.device).manual_seed(epoch_seed(self.seed, first))
             draws = torch.rand(self.epochs_at_once, len(self.images), generator=generator, device=self.device)
             index = draws.argsort(1)[:, :count].flatten()
-            images = self.augmented(self.images[index.to(self.images.device)].to(self.device), generator)
-            self._drawn = (first, images, self.labels[index])
+            begun, runs = 0, []
+            for feed, epochs in self._policies_from(first):
+                some = index[begun : begun + epochs * count]
+                runs.append(feed.augmented(self.images[some.to(self.images.device)].to(self.device), generator))
+                begun += epochs * count
+            self._drawn = (first, torch.cat(runs) if len(runs) > 1 else runs[0], self.labels[index])
         _, images, labels = self._drawn
         mine = slice((number - first) * count, (number - first + 1) * count)
         yield from zip(torch.split(images[mine], self.batch), torch.split(labels[mine], self.batch), strict=True)
+
+    def _policies_from(self, first: int) -> list[tuple[DeviceFeed, int]]:
+        """What augments the epochs that are augmented at once, and how many of them: one, unless it has a schedule."""
+        if not self.policy.scheduled:
+            return [(self, self.epochs_at_once)]
+        epochs = range(first, first + self.epochs_at_once)
+        policies = [self.policy.at_epoch(number, self.recipe.epochs) for number in epochs]
+        return [(self.with_policy(policy), len(list(alike))) for policy, alike in groupby(policies)]
 
     def with_policy(self, policy: Policy) -> DeviceFeed:
         """The same images under another policy."""
@@ -244,9 +257,9 @@ def draw_boxes(count: int, height: int, width: int, generator: Generator, device
     wide, tall = (area * ratio).sqrt().round().clamp(min=1), (area / ratio).sqrt().round().clamp(min=1)
     fits = (wide <= width) & (tall <= height)
     first = fits.byte().argmax(1, keepdim=True)
-    found = fits.any(1)
-    wide = torch.where(found, wide.gather(1, first)[:, 0], float(width))
-    tall = torch.where(found, tall.gather(1, first)[:, 0], float(height))
+    any_fits = fits.any(1)
+    wide = torch.where(any_fits, wide.gather(1, first)[:, 0], float(width))
+    tall = torch.where(any_fits, tall.gather(1, first)[:, 0], float(height))
     place = torch.rand(2, count, generator=generator, device=device)
     top, left = (place[0] * (height - tall + 1)).floor(), (place[1] * (width - wide + 1)).floor()
     return torch.stack([top, left, tall, wide], 1)

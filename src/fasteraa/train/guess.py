@@ -46,8 +46,8 @@ def load_logits(file: Path, job: TrainJob, device: torch.device) -> Logits:
     normalise = normalise_for(recipe, _images(train)).to(device)
 
     def some(images: Tensor) -> Tensor:
-        found: Tensor = network(normalise(centre(images, recipe.input_size).float() / 255))
-        return found
+        logits: Tensor = network(normalise(centre(images, recipe.input_size).float() / 255))
+        return logits
 
     @torch.no_grad()
     def logits(images: Tensor) -> Tensor:

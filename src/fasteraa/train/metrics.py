@@ -32,14 +32,14 @@ def measured(batches: Iterable[tuple[Tensor, Tensor]]) -> Measured:
     networks more or less sure of everything, which says nothing about who guesses better: so each has the temperature
     that suits it. It is infinite where logits are no numbers.
     """
-    count, found, by_class = 0, [], []
+    count, sums_of_batches, by_class = 0, [], []
     for logits, labels in batches:
         hits = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
         losses = [F.cross_entropy(logits / temperature, labels, reduction="sum") for temperature in _TEMPERATURES]
-        found.append(torch.stack([hits[:, 0].sum(), hits.sum(), *losses]))
+        sums_of_batches.append(torch.stack([hits[:, 0].sum(), hits.sum(), *losses]))
         by_class.append(_by_class(logits, labels, hits[:, 0]))
         count += len(labels)
-    right, right5, *sums = torch.stack(found).cpu().double().sum(0).tolist()  # the only wait for the device
+    right, right5, *sums = torch.stack(sums_of_batches).cpu().double().sum(0).tolist()  # the only wait for the device
     loss = min(math.inf if math.isnan(total) else total for total in sums) / count
     error, error5 = 100 * (count - right) / count, 100 * (count - right5) / count
     return Measured(error, error5, loss, *_balanced(torch.stack(by_class).sum(0).cpu()))

@@ -120,7 +120,7 @@ def _begin(work: Work, splits: list[Split], devices: list[str], started: Any, th
         device = devices[started.value % len(devices)]
         started.value += 1
     _mine = work, device, [split.on(torch.device(device)) for split in splits], end
-    setattr(trainer, "told_to_stop", lambda: end.value == _STOP)  # noqa: B010  (mypy minds an assignment)
+    setattr(trainer, "stop_requested", lambda: end.value == _STOP)  # noqa: B010  (mypy minds an assignment)
     torch.set_num_threads(threads)
     end_with_parent()
 

@@ -128,8 +128,8 @@ def paper_recipe(name: str) -> TrainRecipe:
 def default_recipe(network: str, side: int) -> TrainRecipe:
     """For anybody's images: the paper's recipe of that network where it has one, else settings that suit its kind."""
     if f"cifar/{network}" in PAPER:
-        found = PAPER[f"cifar/{network}"]
-        return found if side == 32 else replace(found, cutout=side // 2)
+        recipe = PAPER[f"cifar/{network}"]
+        return recipe if side == 32 else replace(recipe, cutout=side // 2)
     if network == "small":
         return TrainRecipe(network="small", epochs=40, batch_size=64, weight_decay=5e-4, warmup=2, cutout=0)
     return TrainRecipe(network=network, batch_size=64, learning_rate=0.05, weight_decay=5e-4, cutout=0)

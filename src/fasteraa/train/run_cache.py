@@ -41,8 +41,8 @@ class RunCache:
         file = self.runs / f"{as_file_name(job.label)}-{job.seed}-{job.key}.json"
         if file.exists():
             return file
-        found = sorted(self.runs.glob(f"*-{job.key}.json")) or sorted(self.runs.glob(f"*-{job.key}.pt"))
-        return found[0].with_suffix(".json") if found else file
+        files = sorted(self.runs.glob(f"*-{job.key}.json")) or sorted(self.runs.glob(f"*-{job.key}.pt"))
+        return files[0].with_suffix(".json") if files else file
 
     def checkpoint(self, job: TrainJob) -> Path:
         return self.file(job).with_suffix(".pt")
@@ -50,8 +50,8 @@ class RunCache:
     def network(self, job: TrainJob) -> Path:
         """Where the weights of a trained network are, if the job asked to keep them."""
         folder = self.folder / NETWORKS
-        found = sorted(folder.glob(f"*-{job.key}.pt"))
-        return found[0] if found else folder / f"{as_file_name(job.label)}-{job.seed}-{job.key}.pt"
+        files = sorted(folder.glob(f"*-{job.key}.pt"))
+        return files[0] if files else folder / f"{as_file_name(job.label)}-{job.seed}-{job.key}.pt"
 
     def state(self, key: str) -> Path:
         """Where the part of a training with this key leaves what another part continues."""

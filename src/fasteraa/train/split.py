@@ -25,7 +25,7 @@ from fasteraa.data.load import (
     validation_listing,
     with_classes,
 )
-from fasteraa.data.materialize import Wanted, gather, probe_size, tell_enlarged
+from fasteraa.data.materialize import LoadOptions, gather, probe_size, tell_enlarged
 from fasteraa.data.requirements import check_for_classifiers
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source, canonical_split
@@ -62,8 +62,8 @@ class Split:
     def broken(self) -> list[str]:
         """Which images are left out, and why; of sets that stay in their files it is not known before training."""
         sets = [each for each in (self.train, self.held_out) if isinstance(each, ImageSet)]
-        found = dict.fromkeys(each for data in sets for each in data.broken)  # parts of one set tell the same
-        return [f"{each.path} ({each.reason})" for each in found]
+        files = dict.fromkeys(each for data in sets for each in data.broken)  # parts of one set tell the same
+        return [f"{each.path} ({each.reason})" for each in files]
 
     @cached_property
     def twice(self) -> int:
@@ -169,8 +169,8 @@ def _measures(test: Listing, most: int, name: str, seed: int) -> int | None:
 
 
 def _default_side(train: Listing, look: Look, largest: int | None) -> tuple[int, int]:
-    found = probe_size(train, look)
-    return found if largest is None or max(found) <= largest else (largest, largest)
+    side = probe_size(train, look)
+    return side if largest is None or max(side) <= largest else (largest, largest)
 
 
 def fold_splits(data: ImageSet, count: int, seed: int) -> list[Split]:
@@ -199,7 +199,7 @@ def _images(
     seed: int = 0,
 ) -> Images:
     if fits:
-        return gather(listing, name, Wanted(size, subset, seed, look=look))
+        return gather(listing, name, LoadOptions(size, subset, seed, look=look))
     listed = LazyImageSet.of(listing, name, size, look=look)
     return listed if subset is None else listed.subset(subset, seed)
 

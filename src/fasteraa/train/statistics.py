@@ -61,14 +61,14 @@ def paired(ours: Sequence[float], theirs: Sequence[float], overlap: float = 0.0)
     `overlap`, held-out images as a share of training images, makes up for it (Nadeau and Bengio, 2003).
     """
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    found = estimate(differences, overlap=overlap)
-    if found.n < 2:
-        return found
-    error = _standard_error(differences, found.mean, overlap)
-    if error < 1e-9 * max(abs(found.mean), 1):
-        return found  # equal differences (on few test images that happens) say nothing about their spread
-    beyond = 2 * (1 - student_cdf(abs(found.mean) / error, found.n - 1))
-    return Estimate(found.mean, found.half, found.n, max(beyond, 0.0))  # rounding may go a hair below
+    difference = estimate(differences, overlap=overlap)
+    if difference.n < 2:
+        return difference
+    error = _standard_error(differences, difference.mean, overlap)
+    if error < 1e-9 * max(abs(difference.mean), 1):
+        return difference  # equal differences (on few test images that happens) say nothing about their spread
+    beyond = 2 * (1 - student_cdf(abs(difference.mean) / error, difference.n - 1))
+    return Estimate(difference.mean, difference.half, difference.n, max(beyond, 0.0))  # rounding may go a hair below
 
 
 def p_words(p: float) -> str:

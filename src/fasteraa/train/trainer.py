@@ -9,8 +9,10 @@ import hashlib
 import json
 import math
 import platform
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -26,16 +28,20 @@ from torch import Tensor, nn
 from fasteraa._version import __version__, commit
 from fasteraa.data.batches import Normalise
 from fasteraa.data.lazy_set import Images
-from fasteraa.errors import ConfigError, OutOfTime, RunError
+from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
 from fasteraa.nets import Backbone, build
+from fasteraa.nets.shared_norm import share_statistics
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.checkpoint import load_checkpoint, misfit, save_checkpoint
 from fasteraa.runtime.device import explain_out_of_memory, find_device
 from fasteraa.runtime.files import write_atomic
+from fasteraa.runtime.processes import core_count
+from fasteraa.runtime.ranks import ALONE, Ranks
 from fasteraa.runtime.seeds import seeded
 from fasteraa.runtime.signals import defer_signals
 from fasteraa.train.captured import CapturedGroup, tuned_convolutions
-from fasteraa.train.device_batches import Batch, Feed, epoch_seed
+from fasteraa.train.device_batches import Batch, DeviceFeed, Feed, epoch_seed
+from fasteraa.train.live_groups import LiveGroups
 from fasteraa.train.metrics import LARGEST, Measured, measured
 from fasteraa.train.probe import ProbeFeed
 from fasteraa.train.recipe import TrainRecipe
@@ -44,6 +50,7 @@ from fasteraa.train.worker_batches import make_feed, plain_batches
 _WORTH_FUSING = 500  # steps of a run; by its own alone, so that no other run decides how it is calculated
 _FIRST_SAVE_S = 2.0  # of training before the first checkpoint: shorter runs need none
 _WORK_PER_SAVE = 20  # seconds of training between checkpoints, for each second that one takes
+_TOLD = 1  # to stop, by something else than a signal; no signal that is caught has this number
 _FINISH_S = 0.5  # an epoch that is nearly over is finished when a run is told to stop
 # what a checkpoint holds
 _STATE: dict[str, Any] = {
@@ -54,7 +61,7 @@ Tell = Callable[[int, int, float], None]  # epoch, epochs, training loss
 Until = Callable[[], float]  # the moment (time.time()) at which to stop; asked after every epoch
 
 
-def told_to_stop() -> bool:
+def stop_requested() -> bool:
     """At once; replaced in a process that something else than a signal may end."""
     return False
 
@@ -104,10 +111,10 @@ def train(
 ) -> Trained:
     """Train on `data` under `policy`, measure on `held_out`. With a checkpoint file a killed run resumes there."""
     job = TrainingRun(policy, recipe, seed, checkpoint)
-    (found,) = train_together(data, held_out, [job], device=device, tell=tell, until=until)
-    if isinstance(found, Diverged):
-        raise RunError(f"{found.why}: lower learning_rate")
-    return found
+    (trained,) = train_together(data, held_out, [job], device=device, tell=tell, until=until)
+    if isinstance(trained, Diverged):
+        raise RunError(f"{trained.why}: lower learning_rate")
+    return trained
 
 
 @dataclass(frozen=True)
@@ -147,13 +154,18 @@ def train_together(
     fuse: bool | None = None,
     tell: Tell | None = None,
     until: Until | None = None,
+    ranks: Ranks = ALONE,
+    live: LiveGroups | None = None,
 ) -> list[Trained | Diverged]:
     """Several runs in lockstep: on a GPU the steps of all are one graph, whose branches run side by side.
 
     A run whose loss is not finite any more takes no other with it.
 
     `fuse` makes fewer kernels of the network's on a GPU, by default in runs that are long enough. Most networks are
-    compiled for it: half a minute of waiting (WRN-40-2 on an H200, empty caches).
+    compiled for it: half a minute of waiting (WRN-40-2 on an H200, empty caches). Parts of trainings continue groups of
+    `live` where they can, and are kept there.
+
+    Several `ranks` share every batch: all of them make this call, the first alone has files.
     """
     if data.classes != held_out.classes:
         raise ConfigError("training and held-out images must have the same classes")
@@ -162,16 +174,25 @@ def train_together(
     place = find_device(device)
     origins = [_provenance(data, held_out, job.policy, job.recipe, job.seed, place) for job in jobs]
     with explain_out_of_memory("lower --batch-size, --size or --jobs, or take a smaller --network"):
-        members = [Training(data, job.policy, job.recipe, job.seed, place, part=job.part) for job in jobs]
-        group = Group(members, fuse)
-        group.go([job.checkpoint for job in jobs], tell, until)
+        group = None if live is None else live.take(data.fingerprint, jobs)
+        if group is None:
+            members = [
+                Training(data, job.policy, job.recipe, job.seed, place, part=job.part, ranks=ranks) for job in jobs
+            ]
+            group = Group(members, False if ranks.joined else fuse)  # a compiler would cut networks at sums over ranks
+        try:
+            group.go([job.checkpoint for job in jobs], tell, until)
+        finally:
+            group.release()
         group.leave_states()
         pairs = zip(group.members, origins, strict=True)
-        found = [_outcome(group, training, held_out, provenance) for training, provenance in pairs]
+        outcomes = [_outcome(group, training, held_out, provenance) for training, provenance in pairs]
     for job in jobs:
         if job.checkpoint is not None:
             job.checkpoint.unlink(missing_ok=True)
-    return found
+    if live is not None:
+        live.keep(data.fingerprint, group)
+    return outcomes
 
 
 def _outcome(group: Group, training: Training, held_out: Images, provenance: dict[str, Any]) -> Trained | Diverged:
@@ -202,7 +223,11 @@ def _outcome(group: Group, training: Training, held_out: Images, provenance: dic
 
 
 class _Interrupted(Exception):
-    """In the middle of an epoch."""
+    """In the middle of an epoch, by the number of a signal or _TOLD."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
 
 
 class Group:
@@ -210,6 +235,7 @@ class Group:
 
     def __init__(self, members: list[Training], fuse: bool | None = None):
         self.members, self.device = members, members[0].device
+        self.ranks = members[0].ranks
         self.first, self.last = members[0].part.first, members[0].part.last
         self.epoch = self.first
         self.fuse = (self.last - self.first) * members[0].feed.steps >= _WORTH_FUSING if fuse is None else fuse
@@ -217,38 +243,54 @@ class Group:
         # without a reference back: what it holds (processes that read, GPU memory) is given back when it is let go
         self.step: Callable[[list[Batch]], Tensor] = partial(_plain_step, members)
         self.seconds, self.setup_seconds = 0.0, 0.0
-        self.stop: Callable[[], bool] = lambda: False  # asked before every step
+        self.stop: Callable[[], int] = lambda: 0  # asked before every step: the number of a signal, _TOLD, or 0
         self.began = 0.0  # the epoch
+        self.ready = False  # captured already, and its members stand where they begin
 
     def go(self, checkpoints: Sequence[Path | None], tell: Tell | None = None, until: Until | None = None) -> None:
         """All epochs that are left. The time limit ends it after an epoch, with the state saved.
 
         A signal ends it sooner where the epoch would take longer: then it continues from its last checkpoint.
         """
-        self._load(checkpoints)
-        self.capture()
+        if not self.ready:
+            self._load(checkpoints)
+            self.capture()
+        self.ready = False
         save_next = time.monotonic() + _FIRST_SAVE_S
-        with defer_signals() as caught:
-            self.stop = lambda: bool(caught) or told_to_stop()
+        with defer_signals(all_of_them=self.ranks.size > 1) as caught:
+            self.stop = lambda: caught[0] if caught else _TOLD * stop_requested()
             while self.epoch < self.last and any(member.diverged is None for member in self.members):
                 self.began = began = time.monotonic()
                 try:
                     self.one_epoch()
-                except _Interrupted:
-                    if caught:
-                        raise KeyboardInterrupt(caught[0]) from None
+                except _Interrupted as interrupted:
+                    self._end_by(interrupted.number)
                     raise OutOfTime(f"stopped in epoch {self.epoch + 1} of {self.last}") from None
                 self._count(time.monotonic() - began)
                 if tell is not None:
                     tell(self.epoch, self.last, self.members[0].loss)
                 unfinished = self.epoch < self.last
-                late = unfinished and ((until is not None and time.time() > until()) or told_to_stop())
-                if (time.monotonic() > save_next and unfinished) or late or caught:
+                late = unfinished and ((until is not None and time.time() > until()) or stop_requested())
+                end = self.ranks.largest(caught[0] if caught else _TOLD * late)
+                if (time.monotonic() > save_next and unfinished) or end:
                     save_next = self._save(checkpoints)
-                if caught:
-                    raise KeyboardInterrupt(caught[0])
-                if late:
+                self._end_by(end)
+                if end:
                     raise OutOfTime(f"time was up after {self.epoch} of {self.last} epochs")
+
+    def _end_by(self, number: int) -> None:
+        """A signal ends all ranks; the first says so."""
+        if number <= _TOLD:
+            return
+        if self.ranks.is_first:
+            raise KeyboardInterrupt(signal.Signals(number)) from None
+        raise Stopped(f"stopped by {signal.Signals(number).name}, as the first rank tells", number) from None
+
+    def release(self) -> None:
+        """Give the graph back, which knows of the sums over ranks: NCCL waits for it before it ends."""
+        if isinstance(self.step, CapturedGroup) and self.ranks.joined:
+            self.step.release()
+            self.step = partial(_plain_step, self.members)
 
     def capture(self) -> None:
         """On a GPU, make one graph of a step. What networks draw meanwhile is not the caller's, either."""
@@ -266,11 +308,13 @@ class Group:
         first = self.members[0]
         total = torch.zeros(len(self.members), device=self.device)
         rates = rates_of_epoch(self.members, self.epoch)
-        with network_draws(epoch_seed(first.seed, self.epoch), self.device):
+        own = self.ranks.rank << 40  # each rank has other images of a batch, which are not to meet the same draws
+        with network_draws(epoch_seed(first.seed, self.epoch) + own, self.device):
             feeds = [member.feed.epoch(self.epoch) for member in self.members]
             for number, batches in enumerate(zip(*feeds, strict=True)):
-                if self.stop() and self._rest_of_epoch(number) > _FINISH_S:
-                    raise _Interrupted
+                stop = self.stop()
+                if end := self.ranks.largest(stop if stop and self._rest_of_epoch(number) > _FINISH_S else 0):
+                    raise _Interrupted(end)
                 set_rates(self.members, rates[number])
                 total += self.step(list(batches))
         means = (total / first.feed.steps).tolist()  # the only wait for the device in an epoch
@@ -303,14 +347,27 @@ class Group:
 
     def leave_states(self) -> None:
         """What the next part of each training continues; there is none of a training that diverged."""
-        for member in self.members:
-            if member.part.end is not None and member.diverged is None:
-                member.part.end.parent.mkdir(parents=True, exist_ok=True)
-                member.save(member.part.end, self.epoch, self.seconds)
+        left = [(each, each.part.end) for each in self.members if each.part.end is not None and each.diverged is None]
+        if not left:
+            return
+        with ThreadPoolExecutor(min(len(left), core_count())) as threads:  # digests and disks wait for each other
+            for end in {end.parent for _, end in left}:
+                end.mkdir(parents=True, exist_ok=True)
+            list(threads.map(lambda each: each[0].save(each[1], self.epoch, self.seconds), left))
+
+    def follow_on(self, runs: Sequence[TrainingRun], sources: Sequence[int]) -> None:
+        """Train these parts next, each from where the member of that number stands, with the graph that is there."""
+        states = [[tensor.clone() for tensor in self.members[source].tensors()] for source in sources]
+        for member, run, state in zip(self.members, runs, states, strict=True):
+            for tensor, value in zip(member.tensors(), state, strict=True):
+                tensor.copy_(value)
+            member.follow_on(run)
+        self.first, self.last = runs[0].epochs
+        self.epoch, self.seconds, self.setup_seconds, self.ready = self.first, 0.0, 0.0, True
 
     def _load(self, checkpoints: Sequence[Path | None]) -> None:
         """Continue where all members stand; parts that were not begun where the parts before them ended."""
-        states = [_read(path, self.device) for path in checkpoints]
+        states = [self.ranks.from_first(_read(path, self.device), self.device) for path in checkpoints]
         for member, state in zip(self.members, states, strict=True):
             if state is None and member.part.begin is not None:
                 member.follow(member.part.begin)
@@ -322,14 +379,24 @@ class Group:
             )
         for member, path, state in zip(self.members, checkpoints, states, strict=True):
             if state is not None:
-                assert path is not None
                 try:
                     member.take(state)
                 except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
                     if isinstance(error, torch.OutOfMemoryError):
                         raise
-                    raise misfit(path, error) from error
+                    raise misfit(path or Path("the checkpoint of the first rank"), error) from error
                 self.epoch, self.seconds = state["epoch"], state["seconds"]
+
+
+def check_shares(batch: int, accumulate: int, ranks: Ranks) -> None:
+    """Every rank needs an image of whatever passes through the network at once."""
+    least = min(len(part) for part in torch.empty(batch).chunk(accumulate))
+    if ranks.size > least:
+        parts = f" in {accumulate} parts" if accumulate > 1 else ""
+        raise ConfigError(
+            f"every rank needs an image of a step, {ranks.size} ranks share batches of {batch}{parts}: at most {least} "
+            "ranks (--nproc-per-node)"
+        )
 
 
 def rates_of_epoch(members: Sequence[Training], epoch: int) -> Tensor:
@@ -362,16 +429,21 @@ class Training:
         seed: int,
         device: torch.device,
         part: TrainingPart | None = None,
+        ranks: Ranks = ALONE,
     ):
-        self.recipe, self.device, self.seed = recipe, device, seed
+        self.recipe, self.device, self.seed, self.ranks = recipe, device, seed, ranks
         self.part = part or TrainingPart(0, recipe.epochs)
-        self.identity = _identity(data, policy, recipe, seed, part)
+        self.images = data.fingerprint
+        self.identity = _identity(self.images, policy, recipe, seed, part)
         with seeded(seed):
             network = make_network(recipe, len(data.classes), min(data.size))
         self.network: Backbone = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         _train_mode(self.network, recipe)
+        if ranks.joined:
+            share_statistics(self.network, ranks)
         self.forward: Callable[[Tensor], Tensor] = self.network
-        self.feed: Feed = make_feed(data, policy, recipe, seed, device)
+        self.feed: Feed = make_feed(data, policy, recipe, seed, device, ranks)
+        check_shares(min(recipe.batch_size, len(data)), recipe.accumulate, ranks)
         self.half = _is_half(recipe.precision, device)
         if recipe.freeze and recipe.copies and device.type == "cpu":  # a GPU's graph takes images
             self.feed = ProbeFeed(self.feed, self.features, recipe.copies)
@@ -388,10 +460,16 @@ class Training:
         parts = list(zip(images.chunk(self.recipe.accumulate), labels.chunk(self.recipe.accumulate), strict=True))
         total = torch.zeros((), device=self.device)
         for some, their_labels in parts:
-            share = len(some) / len(images)
-            loss = share * F.cross_entropy(self._of(some), their_labels, label_smoothing=self.recipe.label_smoothing)
+            share, mine = len(some) / len(images), self.ranks.rows(len(some))
+            logits, smoothing = self._of(some[mine]), self.recipe.label_smoothing
+            loss = (
+                share
+                * self.ranks.share(len(some))
+                * F.cross_entropy(logits, their_labels[mine], label_smoothing=smoothing)
+            )
             loss.backward()  # type: ignore[no-untyped-call]
             total = total + loss.detach()
+        self.ranks.sum_([total, *(p.grad for p in self.network.parameters() if p.grad is not None)])
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
         self.optimiser.step()
@@ -413,8 +491,12 @@ class Training:
         measured_network = self.averaged or self.network
         measured_network.eval()
         self.forward = measured_network
-        batches = plain_batches(held_out, self.recipe, max(256, self.recipe.batch_size), self.device)
-        return measured((self._of(images), labels) for images, labels in batches)
+        batches = plain_batches(held_out, self.recipe, max(256, self.recipe.batch_size), self.device, self.ranks)
+        return measured((self._shared_logits(images), labels) for images, labels in batches)
+
+    def _shared_logits(self, images: Tensor) -> Tensor:
+        """Each rank calculates those of its part."""
+        return self.ranks.whole(self._of(images[self.ranks.part(len(images))]), len(images))
 
     def _of(self, images: Tensor) -> Tensor:
         """Logits of images, or of features of a probe."""
@@ -476,6 +558,16 @@ class Training:
                 raise
             raise misfit(path, error) from error
 
+    def follow_on(self, run: TrainingRun) -> None:
+        """Train this part next, with its policy; network and optimiser hold the state already that it continues."""
+        assert run.part is not None
+        assert isinstance(self.feed, DeviceFeed)
+        self.part, self.feed = run.part, self.feed.with_policy(run.policy)
+        self.identity = _identity(self.images, run.policy, run.recipe, run.seed, run.part)
+        self.loss, self.diverged, self.share_seconds, self.kernels = math.nan, None, 0.0, []
+        self.forward = self.network  # it was measured
+        _train_mode(self.network, self.recipe)
+
     def _take_network(self, state: dict[str, Any]) -> None:
         """Weights, what the optimiser remembers of each, and their mean."""
         self.network.load_state_dict(state["network"])
@@ -507,9 +599,9 @@ def _read(path: Path | None, device: torch.device, mmap: bool = False) -> dict[s
     return None if path is None else load_checkpoint(path, device, _STATE, mmap=mmap)
 
 
-def _identity(data: Images, policy: Policy, recipe: TrainRecipe, seed: int, part: TrainingPart | None) -> str:
+def _identity(images: str, policy: Policy, recipe: TrainRecipe, seed: int, part: TrainingPart | None) -> str:
     """Whatever would make it another training; the name of the state that a part begins with has its key."""
-    parts: list[Any] = [data.fingerprint, policy.hash, recipe.key, seed]
+    parts: list[Any] = [images, policy.hash, recipe.key, seed]
     if part is not None:
         parts += [part.first, part.last, part.begin and part.begin.name]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -578,8 +670,8 @@ def _is_half(precision: str, device: torch.device) -> bool:
 
 def _cpu_has_bfloat16() -> bool:
     """Whether it calculates in them; one that converts back and forth is slower than with float32."""
-    told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(told.get("avx512_bf16") or told.get("amx_bf16"))
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def _provenance(

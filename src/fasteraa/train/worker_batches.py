@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from fasteraa.errors import ConfigError, DataError
 from fasteraa.images import to_tensor
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.processes import core_count
+from fasteraa.runtime.ranks import ALONE, Ranks
 from fasteraa.train.device_batches import (
     AREAS,
     RATIOS,
@@ -50,13 +51,17 @@ Item = tuple[
 Key = tuple[int, int]  # place, seed
 
 
-def make_feed(data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device) -> Feed:
-    kind = DeviceFeed if isinstance(data, ImageSet) else LoaderFeed
-    if kind is LoaderFeed and recipe.chunk_size > 1:
+def make_feed(
+    data: Images, policy: Policy, recipe: TrainRecipe, seed: int, device: torch.device, ranks: Ranks = ALONE
+) -> Feed:
+    """Whole batches on every rank; images that are in files are decoded by one rank each."""
+    if isinstance(data, ImageSet):
+        return DeviceFeed(data, policy, recipe, seed, device)
+    if recipe.chunk_size > 1:
         raise ConfigError(
             f"chunk_size must be 1 where images stay in their files (each is augmented alone), got {recipe.chunk_size}"
         )
-    return kind(data, policy, recipe, seed, device)  # type: ignore[arg-type]
+    return LoaderFeed(data, policy, recipe, seed, device, ranks=ranks)
 
 
 class LoaderFeed:
@@ -70,23 +75,27 @@ class LoaderFeed:
         seed: int,
         device: torch.device,
         workers: int | None = None,
+        ranks: Ranks = ALONE,
     ):
-        self.data, self.recipe, self.seed, self.device = data, recipe, seed, device
+        self.data, self.recipe, self.seed, self.device, self.ranks = data, recipe, seed, device, ranks
         self.batch = min(recipe.batch_size, len(data))
         self.steps = len(data) // self.batch
         self.classes = len(data.classes)
         self.normalise = normalise_for(recipe, data.sample(MEASURED)).to(device)
         self.mean = mean_colour(self.normalise)
-        self.order = _Order(len(data))
+        own = ranks.rows(self.batch)
+        self.order = _Order(len(data), self.batch, own)
         self.broken: set[int] = set()
         self.images = _Training(data, policy, recipe)
-        self.loader = _loader(self.images, self.batch, device, workers, sampler=self.order, drop_last=True)
+        self.loader = _loader(self.images, own.stop - own.start, device, workers, sampler=self.order, drop_last=True)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         generator = Generator(self.device).manual_seed(epoch_seed(self.seed, number))
         self.order.seed = epoch_seed(self.seed, number)
         self.images.set_epoch(number)
         for images, labels, stands_in in _batches(self.loader):
+            if self.ranks.joined:
+                images, labels, stands_in = _whole((images, labels, stands_in), self.batch, self.device, self.ranks)
             self._note(labels, stands_in)
             images = images.to(self.device, non_blocking=True)
             labels = labels.to(self.device, non_blocking=True)
@@ -101,14 +110,26 @@ class LoaderFeed:
             raise DataError(f"{_NEIGHBOURS} images in a row cannot be read, from {self.data.where(place)} on")
 
 
-def plain_batches(data: Images, recipe: TrainRecipe, batch: int, device: torch.device) -> Iterator[Batch]:
+def _whole(parts: Sequence[Tensor], count: int, device: torch.device, ranks: Ranks) -> list[Tensor]:
+    """A batch of which each rank has decoded a part: sent as bytes, which costs less than to decode them again."""
+    return [ranks.whole(part.to(device, non_blocking=True), count) for part in parts]
+
+
+def plain_batches(
+    data: Images, recipe: TrainRecipe, batch: int, device: torch.device, ranks: Ranks = ALONE
+) -> Iterator[Batch]:
     """Held-out images as they are, each once, in order."""
     if isinstance(data, ImageSet):
         for images, labels in zip(torch.split(data.images, batch), torch.split(data.labels, batch), strict=True):
             yield centre(images.to(device), recipe.input_size), labels.to(device)
         return
     broken: set[int] = set()
-    for images, labels, place in _batches(_loader(_Measuring(data, recipe), batch, device, None)):
+    places = [range(first, min(first + batch, len(data))) for first in range(0, len(data), batch)]
+    own = [list(each[ranks.part(len(each))]) for each in places]
+    loaded = _batches(_loader(_Measuring(data, recipe), 1, device, None, batch_sampler=own))
+    for (images, labels, place), each in zip(loaded, places, strict=True):
+        if ranks.joined:
+            images, labels, place = _whole((images, labels, place), len(each), device, ranks)
         broken.update(place[labels < 0].tolist())
         data.check_broken(broken)
         readable = labels >= 0
@@ -136,10 +157,10 @@ class _Training(Dataset[Item]):
         place, seed = key
         with drawing_from(seed):
             for shift in range(_NEIGHBOURS):
-                found = (place + shift) % len(self.labels)
-                image = _tried(self.data, found)
+                index = (place + shift) % len(self.labels)
+                image = _tried(self.data, index)
                 if image is not None:
-                    return self._augmented(image), self.labels[found], place if shift else -1
+                    return self._augmented(image), self.labels[index], place if shift else -1
         return torch.zeros(3, *self.data.size, dtype=torch.uint8), -1, place
 
     def _augmented(self, image: Any) -> Tensor:
@@ -193,19 +214,21 @@ class _Measuring(Dataset[Item]):
 
 
 class _Order(Sampler[Key]):
-    """A new order for every epoch, and a seed for every image of it."""
+    """A new order for every epoch, and a seed for every image of it; of each batch some rows."""
 
-    def __init__(self, count: int):
-        self.count, self.seed = count, 0
+    def __init__(self, count: int, batch: int, rows: slice):
+        self.count, self.batch, self.rows, self.seed = count, batch, rows, 0
 
     def __len__(self) -> int:
-        return self.count
+        return self.count // self.batch * len(range(self.batch)[self.rows])
 
     def __iter__(self) -> Iterator[Key]:
         generator = Generator().manual_seed(self.seed)
         places = torch.randperm(self.count, generator=generator).tolist()
         seeds = torch.randint(2**62, (self.count,), generator=generator).tolist()
-        return zip(places, seeds, strict=True)
+        keys = list(zip(places, seeds, strict=True))
+        for first in range(0, self.count // self.batch * self.batch, self.batch):
+            yield from keys[first : first + self.batch][self.rows]
 
 
 def _tried(data: LazyImageSet, place: int) -> Any:

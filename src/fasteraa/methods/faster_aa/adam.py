@@ -32,8 +32,8 @@ class Adam:
 
     @property
     def _parameters(self) -> list[nn.Parameter]:
-        found: list[nn.Parameter] = self.param_groups[0]["params"]
-        return found
+        parameters: list[nn.Parameter] = self.param_groups[0]["params"]
+        return parameters
 
     @property
     def gradients(self) -> list[Tensor]:

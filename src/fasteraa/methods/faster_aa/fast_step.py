@@ -17,7 +17,14 @@ from fasteraa.data.batches import Normalise
 from fasteraa.errors import RunError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa.adam import Adam
-from fasteraa.methods.faster_aa.objective import Judged, backward, between, critic_loss, penalty_tangent, policy_loss
+from fasteraa.methods.faster_aa.objective import (
+    CriticOutput,
+    backward,
+    between,
+    critic_loss,
+    penalty_tangent,
+    policy_loss,
+)
 from fasteraa.methods.faster_aa.step import MaskStep, Step
 from fasteraa.nets import Critic, PixelCritic
 from fasteraa.nets.manual_grad import Layer, ManualGrad, write_layers
@@ -71,8 +78,8 @@ class ManualGradStep(Step):
         scores, logits = self._heads(at_images)
         (real_scores, fake_scores), (real_logits, fake_logits) = scores.chunk(2), logits.chunk(2)
         loss = critic_loss(
-            Judged(real_scores, real_logits, original_labels),
-            Judged(fake_scores, fake_logits, labels),
+            CriticOutput(real_scores, real_logits, original_labels),
+            CriticOutput(fake_scores, fake_logits, labels),
             self.config.class_weight,
         )
         backward(loss.total)
@@ -93,7 +100,7 @@ class ManualGradStep(Step):
         images = self.normalise(augmented)
         backbone = self._backbone_on(images.detach())
         features = backbone.features.float().requires_grad_()
-        loss = policy_loss(Judged(*self._heads(features), labels), self.config.class_weight)
+        loss = policy_loss(CriticOutput(*self._heads(features), labels), self.config.class_weight)
         backward(loss.total)
         assert features.grad is not None
         gradient = backbone.backward(features.grad, keep=False).to(images)
@@ -143,6 +150,13 @@ class CapturedStep:
         self._graph.replay()
         return self._measured
 
+    def release(self) -> None:
+        """Give the graph back. NCCL waits for every graph that holds one of its sums before it ends."""
+        if self._graph is not None:
+            torch.cuda.synchronize(self._images.device)
+            self._graph.reset()
+            self._graph = None
+
     def _capture(self, images: Tensor, labels: Tensor, generator: Generator) -> None:
         self._images, self._labels, self._generator = images.clone(), labels.clone(), generator
         with self._unchanged(), _fastest_convolutions():
@@ -152,7 +166,6 @@ class CapturedStep:
                     images.device,
                     warm_ups=_WARM_UPS,
                     generator=generator,
-                    other_threads=self.step.ranks.joined,  # NCCL's own, and the one that watches the other ranks
                 )
             except torch.OutOfMemoryError:
                 raise

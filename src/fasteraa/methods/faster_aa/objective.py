@@ -14,7 +14,7 @@ from fasteraa.policy.soft import SoftPolicy
 _HOLD = 100.0  # weight of what is below the floor: far above anything the critic says, so that the floor holds
 
 
-class Judged(NamedTuple):
+class CriticOutput(NamedTuple):
     """A batch as the critic sees it."""
 
     scores: Tensor  # (B,)
@@ -31,7 +31,7 @@ class Loss(NamedTuple):
     classes: Tensor  # the classification loss l
 
 
-def critic_loss(originals: Judged, augmented: Judged, class_weight: float) -> Loss:
+def critic_loss(originals: CriticOutput, augmented: CriticOutput, class_weight: float) -> Loss:
     """The critic makes the distance large; its classifier learns on originals and augmented images alike.
 
     The gradient penalty is not in here: it has its own backward (`penalty_gradient`).
@@ -41,7 +41,7 @@ def critic_loss(originals: Judged, augmented: Judged, class_weight: float) -> Lo
     return Loss(class_weight * classes - distance, distance, classes)
 
 
-def policy_loss(augmented: Judged, class_weight: float) -> Loss:
+def policy_loss(augmented: CriticOutput, class_weight: float) -> Loss:
     """The policy makes the distance small and keeps augmented images in their class.
 
     Of distance and class loss it changes the augmented part alone, so that is all there is here.
@@ -82,29 +82,29 @@ def _lack(value: Tensor, floor: Tensor) -> Tensor:
     return ((floor - value).clamp(min=0) / floor.clamp(min=1e-6)).square()
 
 
-def class_loss(judged: Judged) -> Tensor:
-    return F.cross_entropy(judged.logits, judged.labels) if judged.labels.ndim == 1 else pixel_loss(judged)
+def class_loss(output: CriticOutput) -> Tensor:
+    return F.cross_entropy(output.logits, output.labels) if output.labels.ndim == 1 else pixel_loss(output)
 
 
-def pixel_loss(judged: Judged) -> Tensor:
+def pixel_loss(output: CriticOutput) -> Tensor:
     """Cross-entropy per pixel, the mean over what has a label: shares that are missing from a pixel do not count.
 
     All pixels of a cell of the feature map share its logits, so their mean labels give the loss that logits blown up to
     the image's size would give, for a small part of the work.
     """
-    labelled = labelled_pixels(judged) if judged.labelled is None else judged.labelled
-    return F.cross_entropy(judged.logits, _shares(judged), reduction="sum") / labelled.clamp(min=1e-6)
+    labelled = labelled_pixels(output) if output.labelled is None else output.labelled
+    return F.cross_entropy(output.logits, _shares(output), reduction="sum") / labelled.clamp(min=1e-6)
 
 
-def labelled_pixels(judged: Judged) -> Tensor:
+def labelled_pixels(output: CriticOutput) -> Tensor:
     """How many cells of the feature map have a label, parts of them counted as such."""
-    return _shares(judged).sum()
+    return _shares(output).sum()
 
 
-def _shares(judged: Judged) -> Tensor:
+def _shares(output: CriticOutput) -> Tensor:
     """Of classes, in each cell of the feature map."""
-    height, width = judged.logits.shape[2:]
-    return F.adaptive_avg_pool2d(judged.labels, (height, width))
+    height, width = output.logits.shape[2:]
+    return F.adaptive_avg_pool2d(output.labels, (height, width))
 
 
 def penalty_gradient(critic: Critic, points: Tensor, coefficient: float) -> Tensor:

@@ -19,8 +19,8 @@ from fasteraa.data import ImageSet
 from fasteraa.data.batches import Normalise
 from fasteraa.data.requirements import check_enough
 from fasteraa.errors import ConfigError, DataError, FasterAAError, RunError, Stopped
-from fasteraa.methods.config import PRETRAINED, SearchConfig, check_same, make_config, settled
-from fasteraa.methods.faster_aa.fast_step import load_optimiser, make_step
+from fasteraa.methods.config import PRETRAINED, SearchConfig, check_same, make_config, resolve_defaults
+from fasteraa.methods.faster_aa.fast_step import CapturedStep, load_optimiser, make_step
 from fasteraa.methods.faster_aa.files import GradientFiles
 from fasteraa.methods.faster_aa.step import METRICS, soft_policy
 from fasteraa.nets import (
@@ -209,7 +209,7 @@ class Run:
         ranks: Ranks = ALONE,
     ):
         check_enough(len(data), data.name)
-        self.config = config = settled(config, len(data))
+        self.config = config = resolve_defaults(config, len(data))
         _check_shared(config, ranks)
         self.ranks = ranks
         assert config.epochs is not None
@@ -257,6 +257,8 @@ class Run:
                         self._end_epoch()
         finally:
             self.progress.stop()
+            if isinstance(self.step, CapturedStep):
+                self.step.release()
         return self._end(caught[0] if caught else signal.Signals(stop) if stop > _TIME_IS_UP else None)
 
     def _stop(self, caught: list[signal.Signals], end: float) -> int:
@@ -285,12 +287,12 @@ class Run:
             return False
 
     def _not_finite(self) -> RunError:
-        kept = ""
+        last_good = ""
         if self.files and self.saved_epoch:
-            kept = f" The last good state (epoch {self.saved_epoch}) is in {str(self.files.run)!r}."
+            last_good = f" The last good state (epoch {self.saved_epoch}) is in {str(self.files.run)!r}."
         lower = min(self.config.learning_rate / 10, 1e-3)
         return RunError(
-            f"a loss was not finite in epoch {self.epoch + 1}.{kept} Try a lower learning_rate (--set "
+            f"a loss was not finite in epoch {self.epoch + 1}.{last_good} Try a lower learning_rate (--set "
             f"learning_rate={lower:g}), or a larger batch_size (--batch-size)"
         )
 
@@ -350,8 +352,8 @@ class Run:
         assert self.files is not None
         measured = ("seconds", "peak_memory_mib", "epochs")
         now = {name: value for name, value in self.provenance(finished=False).items() if name not in measured}
-        known = {**self.start.provenance, **now}
-        replace(self.start, provenance=known).save(self.files.start)
+        facts = {**self.start.provenance, **now}
+        replace(self.start, provenance=facts).save(self.files.start)
 
     def save(self) -> None:
         """Not after every epoch where epochs are short: the disk gets at most a small share of the time."""

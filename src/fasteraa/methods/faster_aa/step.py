@@ -14,7 +14,7 @@ from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa.adam import Adam
 from fasteraa.methods.faster_aa.objective import (
     Amount,
-    Judged,
+    CriticOutput,
     amount,
     backward,
     between,
@@ -132,7 +132,7 @@ class Step:
     ) -> tuple[Tensor, Tensor, Tensor]:
         self.critic.requires_grad_(True)
         self.critic_optimiser.zero_grad()
-        real, fake = self._judge(originals, original_labels), self._judge(augmented, labels)
+        real, fake = self._outputs(originals, original_labels), self._outputs(augmented, labels)
         loss = critic_loss(real, fake, self.config.class_weight)
         backward(loss.total)
         points = between(self.normalise(originals), self.normalise(augmented), share)
@@ -143,7 +143,7 @@ class Step:
     def _update_policy(self, augmented: Tensor, labels: Tensor) -> Tensor:
         self.critic.requires_grad_(False)
         self.policy_optimiser.zero_grad()
-        loss = policy_loss(self._judge(augmented, labels), self.config.class_weight)
+        loss = policy_loss(self._outputs(augmented, labels), self.config.class_weight)
         backward(self._with_floor(loss.total))
         self._move(self.policy_optimiser)
         self.policy.project_()
@@ -152,14 +152,14 @@ class Step:
     def _with_floor(self, loss: Tensor) -> Tensor:
         return loss if self.floor is None else loss + floor_loss(self.policy, self.floor)
 
-    def _judge(self, images: Tensor, labels: Tensor) -> Judged:
-        """Originals and augmented images are judged in batches of their own.
+    def _outputs(self, images: Tensor, labels: Tensor) -> CriticOutput:
+        """Originals and augmented images are output in batches of their own.
 
         With `critic_norm = "batch"`, in one batch they would share the norm layers' statistics, which the critic then
         uses to tell them apart: its scores run away from the penalty and the policy learns nothing.
         """
         scores, logits = self.critic(self.normalise(images))
-        return Judged(scores.float(), logits.float(), labels)
+        return CriticOutput(scores.float(), logits.float(), labels)
 
 
 def _floor(policy: SoftPolicy, config: SearchConfig) -> Amount:
@@ -185,14 +185,14 @@ class MaskStep(Step):
         draw, rows = self.policy.draw(len(images), generator), self.ranks.rows(len(images))
         return self._apply(images, draw, rows), self.policy.follow(labels[rows], draw.of(rows))
 
-    def _judge(self, images: Tensor, labels: Tensor) -> Judged:
+    def _outputs(self, images: Tensor, labels: Tensor) -> CriticOutput:
         """A mean over pixels with a label, of which other ranks may have more or fewer: all of them count alike."""
-        judged = super()._judge(images, labels)
+        output = super()._outputs(images, labels)
         if not self.ranks.joined:
-            return judged
-        labelled = labelled_pixels(judged)
+            return output
+        labelled = labelled_pixels(output)
         self.ranks.sum_([labelled])
-        return judged._replace(labelled=labelled * self.weight)
+        return output._replace(labelled=labelled * self.weight)
 
 
 @contextmanager
@@ -203,6 +203,6 @@ def arithmetic(precision: str, device: torch.device) -> Iterator[None]:
         return
     cudnn: Any = torch.backends.cudnn
     half = torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
-    kept = {name: getattr(cudnn, name) for name in ("enabled", "deterministic", "benchmark", "benchmark_limit")}
-    with cudnn.flags(**kept, allow_tf32=precision != "float32"), half:  # it resets whatever it is not given
+    cudnn_flags = {name: getattr(cudnn, name) for name in ("enabled", "deterministic", "benchmark", "benchmark_limit")}
+    with cudnn.flags(**cudnn_flags, allow_tf32=precision != "float32"), half:  # it resets whatever it is not given
         yield

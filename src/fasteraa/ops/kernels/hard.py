@@ -286,8 +286,8 @@ def _count(
     if ((code >= AUTO_CONTRAST) & (code < CONTRAST)) | ((code == CONTRAST) & (channel == 0)):
         base = source + image.to(tl.int64) * (CHANNELS * pixels)
         start = part * size
-        found = _counts(code, base, channel, start, tl.minimum(start + size, pixels), pixels, CHANNELS, BLOCK)
-        tl.store(counted + program.to(tl.int64) * 256 + tl.arange(0, 256), found)
+        counts = _counts(code, base, channel, start, tl.minimum(start + size, pixels), pixels, CHANNELS, BLOCK)
+        tl.store(counted + program.to(tl.int64) * 256 + tl.arange(0, 256), counts)
 
 
 @triton.jit

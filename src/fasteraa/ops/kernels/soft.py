@@ -85,11 +85,11 @@ def rules_of(ops: Sequence[Op], spans: Spans, device: torch.device) -> Rules:
 @lru_cache(maxsize=64)
 def _rules_of(ops: tuple[Op, ...], spans: tuple[tuple[str, Span], ...], device: torch.device) -> Rules:
     columns = {name: ops.index(row) if row in ops else -1 for name, row in TWINS.items()}
-    known = set(TWINS.values())
-    kinds = [_kind(row) if row in known else ABSENT.value for row in ops]
+    with_twin = set(TWINS.values())
+    kinds = [_kind(row) if row in with_twin else ABSENT.value for row in ops]
     return Rules(
         columns,
-        tuple(n for n, row in enumerate(ops) if row not in known),
+        tuple(n for n, row in enumerate(ops) if row not in with_twin),
         torch.tensor([_span_of(row, dict(spans)) for row in ops], dtype=torch.float64).to(device),
         torch.tensor(kinds, dtype=torch.int32).to(device),
     )

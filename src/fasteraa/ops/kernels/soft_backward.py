@@ -125,34 +125,34 @@ def _moments(
         cut = cut & (down >= tl.load(box + 1)) & (down <= tl.load(box + 3))
         tl.store(sums + CUTOUT, _total(come * tl.where(cut, _pick(channel, hole0, hole1, hole2), here)))
         pull += tl.where(cut, 0.0, tl.load(weight + CUTOUT))
-    found = pull * come
+    to_own = pull * come
     if CONTRAST >= 0:
         v = tl.load(value + CONTRAST)
         push = _blend_back(
             tl.load(means + image), here, v, tl.load(weight + CONTRAST), come, sums, count, CONTRAST, ENDS
         )
         tl.store(sums + 2 * count + 2, _total(push) * (1 - v))
-        found += push * v
+        to_own += push * v
     if COLOR >= 0:
         v, w = tl.load(value + COLOR), tl.load(weight + COLOR)
         if CHANNELS == 3:
             grey = _luma(base, place, within, pixels)
             push = _blend_back(grey, here, v, w, come, sums, count, COLOR, ENDS)
             share = _pick(channel, 19595.0, 38470.0, 7471.0) / 65536.0
-            found += push * v + (tl.sum(push, 0)[None, :] * (1 - v)) * share
+            to_own += push * v + (tl.sum(push, 0)[None, :] * (1 - v)) * share
         else:
-            found += _blend_back(here, here, v, w, come, sums, count, COLOR, ENDS)
+            to_own += _blend_back(here, here, v, w, come, sums, count, COLOR, ENDS)
     if BRIGHTNESS >= 0:
         v = tl.load(value + BRIGHTNESS)
         push = _blend_back(
             tl.zeros_like(here), here, v, tl.load(weight + BRIGHTNESS), come, sums, count, BRIGHTNESS, ENDS
         )
-        found += push * v
+        to_own += push * v
     if SHARPNESS >= 0:
         v = tl.load(value + SHARPNESS)
         start = _smooth(planes, here, place, ok & _is_inner(x, y, height, width), width)
         push = _blend_back(start, here, v, tl.load(weight + SHARPNESS), come, sums, count, SHARPNESS, ENDS)
-        found += push * v
+        to_own += push * v
         if IMAGE:
             tl.store(to_smooth + first + own, push * (1 - v), mask=ok)
     if SAMPLE_PAIRING >= 0:
@@ -160,11 +160,11 @@ def _moments(
         other = tl.load(partner + stage * images + image).to(tl.int64)
         other = tl.load(partners + other * (CHANNELS * pixels) + own, mask=ok, other=0.0)
         push = _blend_back(here, other, v, tl.load(weight + SAMPLE_PAIRING), come, sums, count, SAMPLE_PAIRING, ENDS)
-        found += push * (1 - v)
+        to_own += push * (1 - v)
         if PARTNER:
             tl.store(to_partner + first + own, push * v, mask=ok)
     if IMAGE:
-        tl.store(to_image + first + own, found, mask=ok)
+        tl.store(to_image + first + own, to_own, mask=ok)
     if SHEAR_X >= 0:
         v, arm = tl.load(value + SHEAR_X), down + 0.5
         near, far, part = _across(planes, y, across + v * arm, ok, fill, height, width)
@@ -219,14 +219,14 @@ def _finish(
     lane = tl.arange(0, LANES)
     ok = lane < count
     kind = tl.load(kinds + lane, mask=ok, other=0)
-    kept, everything = tl.sum(tl.where(lane == 0, rest, 0.0)), tl.sum(tl.where(lane == 1, rest, 0.0))
+    idle, everything = tl.sum(tl.where(lane == 0, rest, 0.0)), tl.sum(tl.where(lane == 1, rest, 0.0))
     slope = tl.load(values + image * (2 * count + EXTRAS) + count + lane, mask=ok, other=0.0)
     weight = tl.load(record + image * (2 * count + 1) + lane, mask=ok, other=0.0)
     by_magnitude = tl.where(kind == TRUE, by_value * slope, tl.where(kind == STRAIGHT, weight * everything, 0.0))
     out = to_record + image * (2 * count + 1)
     tl.store(out + lane, by_weight.to(tl.float32), mask=ok)
     tl.store(out + count + lane, by_magnitude.to(tl.float32), mask=ok)
-    tl.store(out + 2 * count, kept.to(tl.float32))
+    tl.store(out + 2 * count, idle.to(tl.float32))
     if CONTRAST >= 0:
         tl.store(to_mean + image, tl.sum(tl.where(lane == 2, rest, 0.0)).to(tl.float32))
 
@@ -241,18 +241,18 @@ def _from_row(planes, y, across, shift, ok, height, width):
     """What the pixels of row y that looked `shift` to the right have for this one: two can have seen it."""
     start, _ = _split(across - shift, width)
     nothing = tl.zeros_like(across)
-    found = _tent(start.to(tl.float32) + shift - across) * _at(planes, y, start, ok, nothing, height, width)
+    gradient = _tent(start.to(tl.float32) + shift - across) * _at(planes, y, start, ok, nothing, height, width)
     start += 1
-    return found + _tent(start.to(tl.float32) + shift - across) * _at(planes, y, start, ok, nothing, height, width)
+    return gradient + _tent(start.to(tl.float32) + shift - across) * _at(planes, y, start, ok, nothing, height, width)
 
 
 @triton.jit
 def _from_column(planes, x, down, shift, ok, height, width):
     start, _ = _split(down - shift, height)
     nothing = tl.zeros_like(down)
-    found = _tent(start.to(tl.float32) + shift - down) * _at(planes, start, x, ok, nothing, height, width)
+    gradient = _tent(start.to(tl.float32) + shift - down) * _at(planes, start, x, ok, nothing, height, width)
     start += 1
-    return found + _tent(start.to(tl.float32) + shift - down) * _at(planes, start, x, ok, nothing, height, width)
+    return gradient + _tent(start.to(tl.float32) + shift - down) * _at(planes, start, x, ok, nothing, height, width)
 
 
 @triton.jit
@@ -261,14 +261,14 @@ def _from_turn(planes, across, down, cos, sin, ok, height, width):
     middle_x, middle_y = _turned(across, down, cos, -sin, height, width)
     left, top = tl.ceil(middle_x - REACH), tl.ceil(middle_y - REACH)
     nothing = tl.zeros_like(across)
-    found = tl.zeros(ok.shape, tl.float32)
+    gradient = tl.zeros(ok.shape, tl.float32)
     for dy in tl.static_range(3):
         for dx in tl.static_range(3):
             x, y = left + dx, top + dy
             to_x, to_y = _turned(x, y, cos, sin, height, width)
             share = _tent(to_x - across) * _tent(to_y - down)
-            found += share * _at(planes, y.to(tl.int32), x.to(tl.int32), ok, nothing, height, width)
-    return found
+            gradient += share * _at(planes, y.to(tl.int32), x.to(tl.int32), ok, nothing, height, width)
+    return gradient
 
 
 @triton.jit(do_not_specialize=_ANY)
@@ -289,40 +289,40 @@ def _spread(
     planes = gradient + first + channel * pixels
     own = to_image + first + channel * pixels + place
     weight, value = record + image * (2 * count + 1), values + image * (2 * count + EXTRAS)
-    found = tl.load(own, mask=ok, other=0.0)
+    own_gradient = tl.load(own, mask=ok, other=0.0)
     if CONTRAST >= 0:
         share = tl.load(to_mean + image) / pixels
         if CHANNELS == 3:
-            found += share * (_pick(channel, 19595.0, 38470.0, 7471.0) / 65536.0)
+            own_gradient += share * (_pick(channel, 19595.0, 38470.0, 7471.0) / 65536.0)
         else:
-            found += share
+            own_gradient += share
     if SHARPNESS >= 0:
         smooth = to_smooth + first + channel * pixels
-        total = tl.zeros_like(found)
+        total = tl.zeros_like(own_gradient)
         for dy in tl.static_range(-1, 2):
             for dx in tl.static_range(-1, 2):
                 inner = ok & _is_inner(x + dx, y + dy, height, width)
                 total += tl.load(smooth + (place + dy * width + dx), mask=inner, other=0.0)
         alone = tl.load(smooth + place, mask=ok, other=0.0)
         inner = _is_inner(x, y, height, width)
-        found += total / 13.0 + alone * tl.where(inner, 4.0 / 13.0, 1.0)
+        own_gradient += total / 13.0 + alone * tl.where(inner, 4.0 / 13.0, 1.0)
     if SHEAR_X >= 0:
         shift = tl.load(value + SHEAR_X) * (down + 0.5)
-        found += tl.load(weight + SHEAR_X) * _from_row(planes, y, across, shift, ok, height, width)
+        own_gradient += tl.load(weight + SHEAR_X) * _from_row(planes, y, across, shift, ok, height, width)
     if TRANSLATE_X >= 0:
         shift = tl.load(value + TRANSLATE_X)
-        found += tl.load(weight + TRANSLATE_X) * _from_row(planes, y, across, shift, ok, height, width)
+        own_gradient += tl.load(weight + TRANSLATE_X) * _from_row(planes, y, across, shift, ok, height, width)
     if SHEAR_Y >= 0:
         shift = tl.load(value + SHEAR_Y) * (across + 0.5)
-        found += tl.load(weight + SHEAR_Y) * _from_column(planes, x, down, shift, ok, height, width)
+        own_gradient += tl.load(weight + SHEAR_Y) * _from_column(planes, x, down, shift, ok, height, width)
     if TRANSLATE_Y >= 0:
         shift = tl.load(value + TRANSLATE_Y)
-        found += tl.load(weight + TRANSLATE_Y) * _from_column(planes, x, down, shift, ok, height, width)
+        own_gradient += tl.load(weight + TRANSLATE_Y) * _from_column(planes, x, down, shift, ok, height, width)
     if ROTATE >= 0:
         turn = value + 2 * count
         seen = _from_turn(planes, across, down, tl.load(turn), tl.load(turn + 1), ok, height, width)
-        found += tl.load(weight + ROTATE) * seen
+        own_gradient += tl.load(weight + ROTATE) * seen
     if FLIP >= 0:
         mirrored = tl.load(planes + (y * width + (width - 1 - x)), mask=ok, other=0.0)
-        found += tl.load(weight + FLIP) * mirrored
-    tl.store(own, found, mask=ok)
+        own_gradient += tl.load(weight + FLIP) * mirrored
+    tl.store(own, own_gradient, mask=ok)

@@ -170,13 +170,13 @@ class Weigh(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         choice, probability, sub_policy, uniform = ctx.saved_tensors
         subs, stages, count = choice.shape
-        found = [torch.empty_like(choice) for _ in range(3)]
+        outputs = [torch.empty_like(choice) for _ in range(3)]
         for k in range(stages):
             come = gradients[k]
             come = torch.zeros(len(sub_policy), 2 * count + 1, device=choice.device) if come is None else come
             _weigh_back[(subs,)](
-                choice, probability, sub_policy, uniform, come.contiguous(), *found,
+                choice, probability, sub_policy, uniform, come.contiguous(), *outputs,
                 k, stages, len(sub_policy), count,
                 **ctx.settings, LANES=ctx.lanes, CHUNK=_CHUNK, num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
-        return *found, None, None, None, None, None
+        return *outputs, None, None, None, None, None

@@ -158,9 +158,9 @@ def _found(folder: Path, files: tuple[Path, ...]) -> dict[str, Any]:
     except FasterAAError:  # not ours to complain about here
         return {}
     race = policy.provenance.get("race", {})
-    known = {"policy": policy.name, "hash": policy.hash, "seconds": policy.provenance.get("seconds")}
-    known |= {"chosen": race.get("chosen"), "race": race.get("sentence")}
-    return {name: value for name, value in known.items() if value is not None}
+    facts = {"policy": policy.name, "hash": policy.hash, "seconds": policy.provenance.get("seconds")}
+    facts |= {"chosen": race.get("chosen"), "race": race.get("sentence")}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def reason(error: Exception) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fasteraa.errors import ConfigError, Stopped
+from fasteraa.errors import ConfigError, OutOfTime, Stopped
 from fasteraa.runtime.registry import Registry
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.run_cache import RunCache
@@ -79,6 +79,34 @@ def make_runner(name: str, cache: RunCache, **settings: Any) -> Runner:
     """A runner by its name."""
     runner: Runner = RUNNERS.load(name)(cache, **settings)
     return runner
+
+
+class EndingRunner:
+    """A runner that trains nothing after a moment (time.time()): OutOfTime where that leaves jobs out."""
+
+    def __init__(self, runner: Runner, end: float):
+        self.runner, self.end, self.cache = runner, end, runner.cache
+
+    def prepare(self, splits: Sequence[Split]) -> None:
+        self.runner.prepare(splits)
+
+    def estimate(self, jobs: Sequence[TrainJob]) -> float:
+        return self.runner.estimate(jobs)
+
+    def run(self, jobs: Iterable[TrainJob], until: float = math.inf) -> Iterator[tuple[TrainJob, Outcome]]:
+        jobs, done = list(jobs), set[str]()
+        for job, outcome in self.runner.run(jobs, min(until, self.end)):
+            done.add(job.key)
+            yield job, outcome
+        if self.end < until and any(job.key not in done for job in jobs):
+            raise OutOfTime("the time was up before these trainings were finished")
+
+    def __enter__(self) -> Runner:
+        self.runner.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.runner.__exit__(*error)
 
 
 def run_jobs(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +14,10 @@ import torch
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.errors import OutOfTime, RunError
 from fasteraa.runtime.device import find_devices
+from fasteraa.runtime.processes import core_count
+from fasteraa.runtime.ranks import ALONE, Ranks
 from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.live_groups import LiveGroups
 from fasteraa.train.processes import Workers
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner.base import CachingRunner
@@ -67,6 +69,7 @@ class LocalRunner(CachingRunner):
         self.device = self.devices[0]  # where what one device does is done
         self.command = command  # the command line that asked for it, for the records
         self._workers: Workers | None = None
+        self._live = LiveGroups() if self.device.type == "cuda" else None  # elsewhere there is no graph to save
 
     def __enter__(self) -> LocalRunner:
         return self
@@ -78,7 +81,7 @@ class LocalRunner(CachingRunner):
 
     def prepare(self, splits: Sequence[Split]) -> None:
         """Start the processes, which takes seconds."""
-        jobs = self.jobs or os.cpu_count() or 1
+        jobs = self.jobs or core_count()
         if len(self.devices) > 1 or (self.device.type == "cpu" and jobs > 1):
             self._start_workers(splits, jobs).ready()
 
@@ -106,14 +109,16 @@ class LocalRunner(CachingRunner):
 
     def train_group(self, jobs: Sequence[TrainJob], until: Until | None = None) -> list[Outcome]:
         """Train jobs on the same images side by side and keep their records."""
-        return train_group(self.cache, jobs, str(self.device), self.compile, self.command, until)
+        if self._live is not None and jobs[0].epochs is None:
+            self._live.clear()  # the memory is for others now
+        return train_group(self.cache, jobs, str(self.device), self.compile, self.command, until, self._live)
 
     def _at_once(self, jobs: Sequence[TrainJob]) -> int:
         """Trainings side by side: on each GPU, so that every one has some; on all cores together."""
         if any(isinstance(job.split.train, LazyImageSet) for job in jobs):
             return 1  # reading the images keeps all cores busy
         on_cpu = self.device.type == "cpu"
-        by_default = (os.cpu_count() or 1) if on_cpu else min(side_by_side(jobs), free_places(self.device))
+        by_default = core_count() if on_cpu else min(side_by_side(jobs), free_places(self.device))
         share = len(jobs) if on_cpu else math.ceil(len(jobs) / len(self.devices))
         return min(self.jobs or by_default, max(share, 1))
 
@@ -123,7 +128,7 @@ class LocalRunner(CachingRunner):
             self._stop_workers()
             devices = [str(each) for each in self.devices]
             places = devices if len(devices) > 1 else devices * jobs
-            threads = max(1, (os.cpu_count() or 1) // len(places))
+            threads = max(1, core_count() // len(places))
             work = partial(_train_there, self.cache, self.compile, self.command)
             self._workers = Workers(work, splits, places, threads).__enter__()
         return self._workers
@@ -162,7 +167,10 @@ class LocalRunner(CachingRunner):
         return seconds / len(some) / together / len(data)
 
     def _part_seconds(self, jobs: Sequence[TrainJob]) -> float:
-        """Wall seconds that one part takes beside its epochs: begun from a state, measured, left as a state."""
+        """Wall seconds that one part takes beside its epochs: begun from a state, measured, left as a state.
+
+        On a GPU the networks and the graph of the first part do for all of a training.
+        """
         on_gpu, at_once = self.device.type == "cuda", self.jobs or self._at_once(jobs)
         some, split, state = jobs[: at_once if on_gpu else 1], jobs[0].split, self.cache.state("estimate")
         part = TrainingPart(0, 1, state, state)
@@ -170,14 +178,18 @@ class LocalRunner(CachingRunner):
             began = time.monotonic()
             members = [Training(split.train, job.policy, job.recipe, 0, self.device, part) for job in some]
             group = Group(members, fuse=False)
+            group.capture()
+            built = time.monotonic()
             group.leave_states()
             for member in members:
-                member.follow(state)
-            group.capture()
-            for member in members:
+                if self._live is None:
+                    member.follow(state)
                 member.measure(split.held_out)
-            seconds = time.monotonic() - began
+            ended = time.monotonic()
         self.cache.drop_states(["estimate"])
+        first, last = jobs[0].part
+        parts = 1 if self._live is None else math.ceil(jobs[0].recipe.epochs / (last - first))
+        seconds = (built - began) / parts + ended - built
         return seconds / len(some) / (len(self.devices) if on_gpu or len(self.devices) > 1 else at_once)
 
 
@@ -240,14 +252,36 @@ def train_group(
     compile: bool | None,
     command: str | None,
     until: Until | None = None,
+    live: LiveGroups | None = None,
 ) -> list[Outcome]:
     """Train jobs on the same images side by side on a device, and keep their records."""
+    check_time(until)
+    return train_now(cache, jobs, device, compile, command, until, live=live)
+
+
+def check_time(until: Until | None) -> None:
+    """Is there any left?"""
     if until is not None and time.time() > until():
         raise OutOfTime("time was up before the run began")
+
+
+def train_now(
+    cache: RunCache,
+    jobs: Sequence[TrainJob],
+    device: str,
+    compile: bool | None,
+    command: str | None,
+    until: Until | None,
+    ranks: Ranks = ALONE,
+    live: LiveGroups | None = None,
+) -> list[Outcome]:
+    """Begin, whatever the time: other ranks are beginning, too."""
     split = jobs[0].split
     runs = [TrainingRun(job.policy, job.recipe, job.seed, cache.checkpoint(job), _part(cache, job)) for job in jobs]
     try:
-        trained = train_together(split.train, split.held_out, runs, device=device, fuse=compile, until=until)
+        trained = train_together(
+            split.train, split.held_out, runs, device=device, fuse=compile, until=until, ranks=ranks, live=live
+        )
     except OutOfTime:
         raise
     except RunError as error:
@@ -270,8 +304,8 @@ def _part(cache: RunCache, job: TrainJob) -> TrainingPart | None:
 def _record(job: TrainJob, trained: Trained | Diverged) -> dict[str, Any]:
     about = {"label": job.label, **({} if job.epochs is None else {"epochs": list(job.epochs), "after": job.after})}
     if isinstance(trained, Diverged):
-        known = {"diverged": trained.why, "seconds": round(trained.seconds, 2), "together": trained.together}
-        return {**about, **known, **trained.provenance}
+        facts = {"diverged": trained.why, "seconds": round(trained.seconds, 2), "together": trained.together}
+        return {**about, **facts, **trained.provenance}
     return {
         **about,
         "error": trained.error,

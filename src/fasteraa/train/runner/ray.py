@@ -116,7 +116,7 @@ class RayRunner(CachingRunner):
                     if results is None:
                         waiting.extendleft(self._again(group, losses))
                     else:
-                        yield from self._kept(group, results)
+                        yield from self._keep_results(group, results)
         finally:
             for worker, _ in running.values():  # somebody stopped: they would finish what nobody waits for
                 cluster.drop(worker)
@@ -136,7 +136,9 @@ class RayRunner(CachingRunner):
                 )
         return [[job] for job in group]
 
-    def _kept(self, group: Sequence[TrainJob], results: Sequence[_Result]) -> Iterator[tuple[TrainJob, Outcome]]:
+    def _keep_results(
+        self, group: Sequence[TrainJob], results: Sequence[_Result]
+    ) -> Iterator[tuple[TrainJob, Outcome]]:
         for job, result in zip(group, results, strict=True):
             checkpoint = self.cache.checkpoint(job)
             if result.record is None:  # time was up
