@@ -36,6 +36,7 @@ from fasteraa.train.recipe import TrainRecipe, finetune_recipe, image_side, inte
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.split import Split
+from fasteraa.train.statistics import residual_spread
 
 NETWORK = "timm:tf_efficientnet_lite0"
 SETS = (
@@ -204,10 +205,20 @@ class Effects:
                     if name in row["of"]:
                         place[column] = math.log(row["of"][name]["loss"] / row["of"]["none"]["loss"])
 
+    def of_sets(self, sets: np.ndarray) -> np.ndarray:
+        """A row of means for each set."""
+        rows: np.ndarray = np.nanmean(self.of[sets].reshape(int(sets.sum()), -1, self.of.shape[-1]), axis=1)
+        return rows
+
     def mean(self, sets: np.ndarray) -> np.ndarray:
-        """Of each policy over sets, each of which counts the same."""
-        per_set: np.ndarray = np.nanmean(self.of[sets].reshape(int(sets.sum()), -1, self.of.shape[-1]), axis=1)
-        return per_set.mean(0)
+        """Of each policy over sets, moved towards that of all policies as far as its noise over few sets asks for."""
+        rows = self.of_sets(sets)
+        means, level = rows.mean(0), rows.mean()
+        noise = residual_spread(rows.tolist())
+        if noise is None:
+            return means
+        share = max(0.0, 1 - noise**2 / len(rows) / float(np.var(means, ddof=1)))
+        return np.asarray(level + share * (means - level))
 
     def variances(self, means: np.ndarray) -> tuple[float, float]:
         """Of a set that is new: what policies have in common, and what each has alone.
@@ -260,7 +271,7 @@ def report(effects: Effects) -> None:
     truth, elsewhere, chosen = [], [], []
     for number in range(len(effects.names)):
         others = np.arange(len(effects.names)) != number
-        means, own = effects.mean(others), effects.mean(~others)
+        means, own = effects.mean(others), effects.of_sets(~others)[0]
         truth.append(own)
         elsewhere.append(means)
         chosen.append(own[means.argmin()])
