@@ -3,6 +3,7 @@
     python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x, y, xt, yt); resumable
     python tools/prior.py fit results/adapt/measured.json     # writes src/fasteraa/selection/prior.json
     python tools/prior.py fit results/adapt/measured.json --without intel --out intel.json    # to be judged on that set
+    python tools/prior.py fit results/adapt/measured.json results/adapt/measured-small.json   # of two networks
 
 `measure` trains every policy on every set: on three folds of its training images with two lengths, as a race does, and
 on all of them, measured on the test images. It also records how a network that was trained without a policy fares on
@@ -15,7 +16,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,13 +57,14 @@ def recipe_for(name: str, network: str, epochs: int) -> TrainRecipe:
 
 def load_set(file: Path) -> tuple[ImageSet, ImageSet]:
     content = np.load(file)
-    classes = tuple(str(number) for number in range(int(content["y"].max()) + 1))
+    names = ("x", "y", "xt", "yt") if "xt" in content else ("x_train", "y_train", "x_test", "y_test")
+    classes = tuple(str(number) for number in range(int(content[names[1]].max()) + 1))
 
     def images(x: str, y: str) -> ImageSet:
         pixels = torch.from_numpy(content[x]).permute(0, 3, 1, 2).contiguous()
         return ImageSet.of(pixels, torch.from_numpy(content[y].astype(np.int64)), classes, file.stem)
 
-    return images("x", "y"), images("xt", "yt")
+    return images(*names[:2]), images(*names[2:])
 
 
 def always(op: str) -> Policy:
@@ -83,7 +85,7 @@ def all_policies(found: Policy) -> dict[str, Policy]:
 class SetMeasurement:
     """All that is measured on one set."""
 
-    def __init__(self, file: Path, out: Path, network: str, device: str):
+    def __init__(self, file: Path, out: Path, network: str, device: str, policy: Mapping[str, Any] | None = None):
         self.name, self.network = file.stem, network
         self.train, self.test = load_set(file)
         self.folder = out / self.name
@@ -91,6 +93,8 @@ class SetMeasurement:
         self.runner = LocalRunner(RunCache(self.folder).open(), device=device, jobs=jobs, compile=False)
         self.folds = fold_splits(self.train, FOLDS, SEED)
         self.device = device
+        if policy is not None:
+            (self.folder / "faster-aa.json").write_text(json.dumps(policy))
 
     def policies(self) -> dict[str, Policy]:
         return all_policies(self.searched())
@@ -162,11 +166,21 @@ def merged(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {**new, "rows": list(rows.values()), "seen": list(seen.values())}
 
 
-def measure(data: Path, out: Path, network: str, device: str, minutes: float, only: str, have: Path | None) -> None:
+def measure(
+    data: Path,
+    out: Path,
+    network: str,
+    device: str,
+    minutes: float,
+    only: str,
+    have: Path | None,
+    policies: Path | None = None,
+) -> None:
     end = time.time() + 60 * minutes
     old = json.loads(have.read_text())["sets"] if have else {}
+    found = json.loads(policies.read_text())["sets"] if policies else {}
     files = [file for file in sorted(data.glob("*.npz")) if not only or file.stem in only.split(",")]
-    sets = [SetMeasurement(file, out, network, device) for file in files]
+    sets = [SetMeasurement(file, out, network, device, found.get(file.stem, {}).get("faster-aa")) for file in files]
     for each in sets:
         began = time.time()
         each.searched()
@@ -219,7 +233,7 @@ def effect_rows(content: Mapping[str, Any]) -> Line:
                     x.append(np.mean(features, 0))
                     y.append(np.mean(effects))
                     sets.append(name)
-    return Line(np.array(x), np.array(y), np.array(sets))
+    return Line(np.array(x), np.array(y), np.array([set_of(name) for name in sets]))
 
 
 def longer_rows(content: Mapping[str, Any]) -> Line:
@@ -237,7 +251,7 @@ def longer_rows(content: Mapping[str, Any]) -> Line:
             x.append([difference, unlearned])
             y.append(math.log(long["loss"] / none_long["loss"]) - difference)
             sets.append(name)
-    return Line(np.array(x), np.array(y), np.array(sets))
+    return Line(np.array(x), np.array(y), np.array([set_of(name) for name in sets]))
 
 
 def ridge(x: np.ndarray, y: np.ndarray, level: bool) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
@@ -312,11 +326,29 @@ def _has(record: Mapping[str, Any], label: str, epochs: int, fold: str) -> bool:
     return {("none", epochs, fold), (label, epochs, fold)} <= rows
 
 
+def read_records(files: Sequence[Path]) -> dict[str, Any]:
+    """One record of several: the sets of each network beside those of the others, named SET@NETWORK."""
+    contents = [json.loads(file.read_text()) for file in files]
+    networks = [content["about"]["network"] for content in contents]
+    sets = {
+        f"{name}@{network}" if len(files) > 1 else name: each
+        for content, network in zip(contents, networks, strict=True)
+        for name, each in content["sets"].items()
+    }
+    return {"about": {**contents[0]["about"], "network": ", ".join(networks)}, "sets": sets}
+
+
+def set_of(name: str) -> str:
+    """The images, whatever network was trained on them: they are left out together."""
+    return name.partition("@")[0]
+
+
 def without_sets(content: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """The record as if these sets had not been measured."""
-    if missing := sorted(set(names) - content["sets"].keys()):
-        raise SystemExit(f"no set {', '.join(missing)} was measured; there are {', '.join(sorted(content['sets']))}")
-    return {**content, "sets": {name: each for name, each in content["sets"].items() if name not in names}}
+    known = set(map(set_of, content["sets"]))
+    if missing := sorted(set(names) - known):
+        raise SystemExit(f"no set {', '.join(missing)} was measured; there are {', '.join(sorted(known))}")
+    return {**content, "sets": {name: each for name, each in content["sets"].items() if set_of(name) not in names}}
 
 
 def fitted(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,8 +372,8 @@ def fitted(content: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fit(file: Path, without: Collection[str] = (), out: Path = PRIOR) -> None:
-    content = without_sets(json.loads(file.read_text()), without)
+def fit(files: Sequence[Path], without: Collection[str] = (), out: Path = PRIOR) -> None:
+    content = without_sets(read_records(files), without)
     out.write_text(json.dumps(fitted(content), indent=1) + "\n")
     effect, longer = effect_rows(content), longer_rows(content)
     elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
@@ -375,17 +407,20 @@ def main() -> None:
     measuring.add_argument("--device", default="auto")
     measuring.add_argument("--minutes", type=float, default=9.0)
     measuring.add_argument("--only", default="")
+    measuring.add_argument(
+        "--policies", type=Path, help="a record whose searched policies are taken: no set is searched"
+    )
     measuring.add_argument("--have", type=Path, help="a record of before: what it holds is not trained again")
     fitting = commands.add_parser("fit")
-    fitting.add_argument("file", type=Path)
+    fitting.add_argument("files", type=Path, nargs="+")
     fitting.add_argument("--without", default="", help="sets to leave out, with commas between them")
     fitting.add_argument("--out", type=Path, default=PRIOR)
     given = parser.parse_args()
     if given.command == "fit":
-        fit(given.file, [name for name in given.without.split(",") if name], given.out)
+        fit(given.files, [name for name in given.without.split(",") if name], given.out)
         return
     find_device(given.device)
-    measure(given.data, given.out, given.network, given.device, given.minutes, given.only, given.have)
+    measure(given.data, given.out, given.network, given.device, given.minutes, given.only, given.have, given.policies)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class Plan(NamedTuple):
 
     data: Path
     out: Path
-    measured: Path
+    measured: tuple[Path, ...]
     device: str
     network: str
     epochs: int
@@ -75,8 +75,8 @@ def fit_without(plan: Plan, name: str) -> Path:
     file = plan.out / "priors" / f"{name}.json"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        sets = json.loads(plan.measured.read_text())["sets"]
-        prior.fit(plan.measured, [name] if name in sets else [], file)
+        known = map(prior.set_of, prior.read_records(plan.measured)["sets"])
+        prior.fit(plan.measured, [name] if name in known else [], file)
     return file
 
 
@@ -331,7 +331,7 @@ def main() -> None:
     running = commands.add_parser("run")
     running.add_argument("data", type=Path)
     running.add_argument("out", type=Path)
-    running.add_argument("--measured", type=Path, default=MEASURED)
+    running.add_argument("--measured", type=Path, nargs="+", default=[MEASURED], help="records for the prior")
     running.add_argument("--minutes", type=float, default=9.0)
     running.add_argument("--sets", default="", help="these alone, with commas between them")
     running.add_argument("--network", default="wrn-16-2")
@@ -358,8 +358,8 @@ def main() -> None:
     minutes = {SEARCHES[0]: given.gpu_minutes, SEARCHES[1]: given.cpu_minutes}
     end = time.time() + 60 * given.minutes
     plan = Plan(
-        given.data, given.out, given.measured, given.device, given.network, given.epochs, minutes, given.tune, end,
-        tuple(given.extra.split()),
+        given.data, given.out, tuple(given.measured), given.device, given.network, given.epochs, minutes, given.tune,
+        end, tuple(given.extra.split()),
     )  # fmt: skip
     run(plan, names, given.pairs, given.side_by_side)
 

@@ -57,7 +57,6 @@ from fasteraa.selection.score_race import ScoreResult, race_scores
 from fasteraa.train.command import Command, main_module_key, visible_gpus
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
 from fasteraa.train.runner import Engine, Say, run_jobs
-from fasteraa.train.runner.shared import tell_end, train_along
 from fasteraa.train.tune import tuned
 
 if TYPE_CHECKING:
@@ -122,11 +121,7 @@ def search(
         with reporting(progress.say):
             data = _load(source, config, judged, device, data_root)
         ranks.check_alike(_facts(config, settings, chosen_methods, data))
-        if judged is not None and judged.network is not None and config.size is None and data.masks is None:
-            side = min(data.size)  # what suits the images is known only now
-            check_network_builds(judged.network, side, judged.pretrained, judged.weights)
-        if settings is not None and settings.fine_tunes and config.critic.startswith("timm:"):
-            progress.say(_critic_words(config))
+        _check_with_images(config, judged, data, progress.say)
         validation = _validation(source, settings, data, data_root, config)
         if folder is not None:
             stack.enter_context(folder.restored_if_refused() if resume else nullcontext())
@@ -141,12 +136,7 @@ def search(
                 folder.keep_source(source, data_root=data_root, device=shown, minutes=minutes)
         with _says_how_to_continue(folder):
             result = propose_and_race(task, chosen_methods, settings, end, trainer, training)
-        if folder is not None:
-            if result.race is None and (raced := raced_policy(folder)) is not None:
-                stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."
-                return replace(result, note=" ".join(filter(None, (result.note, stays))))
-            write_result(result, folder, source, config, data_root)
-    return result
+        return result if folder is None else _written(result, folder, source, config, data_root)
 
 
 def race(
@@ -289,6 +279,28 @@ def _critic_words(config: SearchConfig) -> str:
     return f"the critic {config.critic} begins with the weights of the race; its norm layers keep their statistics"
 
 
+def _check_with_images(config: SearchConfig, race: RaceConfig | None, data: ImageSet, say: Say) -> None:
+    """What suits images is known only when they are read."""
+    if race is None:
+        return
+    if race.network is not None and config.size is None and data.masks is None:
+        side = fine_tuning(config, race).input_size if race.fine_tunes else 0  # images are larger than what is cropped
+        check_network_builds(race.network, side or min(data.size), race.pretrained, race.weights)
+    if race.fine_tunes and config.critic.startswith("timm:"):
+        say(_critic_words(config))
+
+
+def _written(
+    result: Result, folder: RunFolder, source: Any, config: SearchConfig, data_root: str | Path | None
+) -> Result:
+    """In its folder; a policy that a race chose stays there."""
+    if result.race is None and (raced := raced_policy(folder)) is not None:
+        stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."
+        return replace(result, note=" ".join(filter(None, (result.note, stays))))
+    write_result(result, folder, source, config, data_root)
+    return result
+
+
 def _open(folder: RunFolder, config: SearchConfig, methods: Sequence[Method], resume: bool) -> None:
     if not resume:
         folder.open_new()
@@ -404,9 +416,7 @@ def compare(
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
     with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
         if not setup.ranks.is_first:
-            return cast(Comparison, train_along(setup.ranks, setup.split, setup.device))
-        if setup.ranks.joined:
-            say(f"{setup.ranks.words()} share every batch of each training")
+            return cast(Comparison, setup.train_along())
         for warning in setup.split.warnings:
             say(warning)
         if tune or tune_lr == "none":
@@ -418,7 +428,7 @@ def compare(
             comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:
                 _measured_per_op(setup, contenders, folder, until, say)
-        tell_end(setup.ranks, comparison)
+        setup.tell_end(comparison)
     return comparison
 
 

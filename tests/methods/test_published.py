@@ -20,6 +20,7 @@ def test_what_people_use_takes_part():
     policies = candidates()
     assert list(policies) == list(RACED)
     assert {"none", "trivialaugment-wide", "uniform", "autoaugment-cifar10", "randaugment-2-14"} <= set(policies)
+    assert {"randaugment-2-9", "general-mild", "uniform-half"} <= set(policies)  # most sets want less, not more
     assert len({policy.hash for policy in policies.values()}) == len(policies)
     for label, policy in policies.items():
         assert policy.hash == named(label).hash

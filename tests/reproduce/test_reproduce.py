@@ -73,6 +73,16 @@ def test_a_quick_table_says_which_network_made_our_number(tmp_path):
     assert [text.split(",")[0] for text in said] == ["1/1 cutout small"]
 
 
+def test_recipes_may_be_tuned_first(tmp_path):
+    """On held-out training images, and the table says to what; without a run the same table follows."""
+    result, said = quick("reduced-cifar10", tmp_path, only="cutout", tune=True)
+    assert sum(text.startswith("6/6 none, learning rate") for text in said) == 1
+    assert any("the best of 6 without a policy on held-out training images" in text for text in result.remarks)
+    again, _ = quick("reduced-cifar10", tmp_path, only="cutout", tune=True, table_only=True)
+    values = {row.line.label: row.values for row in result.lines}
+    assert [row.values for row in again.lines if row.line.label == "cutout"] == [values["cutout"]]
+
+
 def test_standings():
     """Ranks are shared by equals; significance is that of paired seeds."""
 

@@ -478,14 +478,16 @@ def test_a_search_that_was_stopped_continues_as_it_was_planned(scripted, tmp_pat
     assert slower.effects == whole.effects
 
 
-def test_a_search_that_is_over_is_the_same_again(scripted, tmp_path):
+def test_a_search_that_is_over_is_the_same_again(scripted, tmp_path, monkeypatch):
     said = []
     first = run([Proposes(*TWO)], folder=tmp_path, said=said)
     assert "the race that was begun continues" not in said
     scripted.options = {"image_seconds": 100.0}
+    prepared = []
+    monkeypatch.setattr(ScriptedRunner, "prepare", lambda self, splits: prepared.append(splits))
     again = run([Proposes(*TWO)], folder=tmp_path, said=said)
     assert "the race that was begun continues" in said
-    assert scripted.made[-1].trained == []
+    assert scripted.made[-1].trained == prepared == []  # processes take seconds to start
     assert again.race == first.race
 
 

@@ -34,6 +34,21 @@ def test_the_recommendation_comes_first_with_its_difference_to_none():
     )
 
 
+def test_who_has_learned_little_is_told_to_train_longer_first():
+    none, a = (replace(trial(label, (30.0,)), scores=(1.02,), losses=(0.9,)) for label in ("none", "a"))
+    words = (
+        " Train longer before you augment: after 12 epochs of small without augmentation the loss is still 0.90 on "
+        "training images and 1.02 on held-out ones. Race again for 48 epochs (--train-epochs 48)."
+    )
+    assert result_of(none, a).sentence().endswith(words)
+    learned = replace(none, losses=(0.3,))
+    assert "longer before" not in result_of(learned, a).sentence()
+    assert "longer before" not in result_of(a).sentence()  # without none nobody knows
+    assert "longer before" not in result_of(replace(none, length=2.0), a).sentence()  # not the length to come
+    smoothed = replace(result_of(none, a), recipe=replace(RECIPE, label_smoothing=0.1))
+    assert "longer before" not in smoothed.sentence()
+
+
 def test_one_training_has_no_interval():
     result = result_of(trial("a", (5.0,)), trial("none", (6.0,)))
     assert "(1 training of 12 epochs of small, difference -1.0 points, one training; better" in result.sentence()

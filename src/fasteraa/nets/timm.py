@@ -48,7 +48,7 @@ def preprocessing(network: str) -> Preprocessing:
 
 
 class TimmBackbone(Backbone):
-    """A timm model without its head (`num_classes=0` leaves pooled features), and a linear classifier of our own."""
+    """A timm model without its head (`num_classes=0` leaves pooled features), and a linear classifier."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from fasteraa.errors import FasterAAError, RunError
 from fasteraa.policy.describe import describe_sub_policy
 from fasteraa.report.svg import Scale, bar, dot, drawing, error_bar, short, text, x_axis
 from fasteraa.runtime.documents import cut, read_json
-from fasteraa.runtime.files import write_atomic
+from fasteraa.runtime.files import sealed, unsealed, write_atomic
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import twice_words
 from fasteraa.train.statistics import Estimate, estimate, p_words
@@ -172,7 +172,7 @@ def markdown_row(parts: Sequence[str]) -> str:
 
 def publish(comparison: Comparison, folder: Path) -> None:
     """comparison.json, comparison.md and comparison.svg."""
-    write_atomic(folder / "comparison.json", json.dumps(plain(comparison.to_dict()), indent=1) + "\n")
+    write_atomic(folder / "comparison.json", json.dumps(sealed(plain(comparison.to_dict())), indent=1) + "\n")
     write_atomic(folder / "comparison.md", to_markdown(comparison))
     write_atomic(folder / "comparison.svg", to_svg(comparison))
 
@@ -187,9 +187,10 @@ def plain(value: Any) -> Any:
 
 
 def read_comparison(path: Path) -> Comparison:
-    """What `publish` wrote."""
+    """What `publish` wrote; a file of an earlier version has no digest."""
     content = read_json(path)
     try:
+        content = unsealed(content)
         recipe = TrainRecipe(**content["recipe"])
         rows = tuple(_row(row) for row in content["rows"])
         facts = {name: kind(content[name]) for name, kind in _FACTS.items()}

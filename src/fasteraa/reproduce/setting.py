@@ -31,6 +31,7 @@ class Setting:
     until: float  # the moment (time.time()) at which nothing more is begun
     say: Say
     command: str | None  # the command line that asked for it
+    tune: bool = False  # learning rate and weight decay of every recipe, on held-out training images
 
     @property
     def time_left(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.policy.policy import Policy
 from fasteraa.report.comparison import plain
+from fasteraa.reproduce.equal_budget import among_best
 from fasteraa.reproduce.published_costs import Measured, dada_step, fast_aa_trial, gradient_step, hours
 from fasteraa.reproduce.render import publish
 from fasteraa.reproduce.result import LineResult, Reproduction
@@ -42,19 +43,22 @@ def reproduce(
     only: str | Sequence[str] = (),
     minutes: float | None = None,
     table_only: bool = False,
+    tune: bool = False,
     say: Say = print,
     command: str | None = None,
 ) -> Reproduction:
     """Make a table of the paper again. Searches and trainings that are in the folder are not made again.
 
     `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines that have
-    each of these in data, network or label, `table_only` makes the table from what is there. Runs keep `command`.
+    each of these in data, network or label, `table_only` makes the table from what is there. `tune` takes learning rate
+    and weight decay of each data set's trainings from a grid, without a policy. Runs keep `command`.
     """
     table, until = find_table(name), end_of(minutes)
     find_device("cpu" if quick else device)
     check_sources(sources or {})
     folder = Path(out)
     RunCache(folder).open()
+    table = table if only else among_best(table, folder)
     setting = Setting(
         out=folder,
         seeds=seeds if seeds is not None else 1 if quick else RUNS,
@@ -67,6 +71,7 @@ def reproduce(
         until=until,
         say=say,
         command=command,
+        tune=tune,
     )
     runner = TableRunner(setting, table, [only] if isinstance(only, str) else only)
     try:
@@ -118,13 +123,13 @@ class TableRunner:
         costs = {index: line.policy for index, line in self.lines.items() if isinstance(line.policy, Cost)}
         if not costs:
             return
-        measured = self._measured_costs()
+        file = self.setting.out / self.table.name / "timings.json"
+        measured = self._measured_costs().or_else(Measured.of(file))
         for index, cost in costs.items():
             if (extrapolated := hours(cost.method, measured)) is not None:
                 self.values[index], self.extrapolations[index] = {0: extrapolated[0]}, extrapolated[1]
         if measured.training is not None or measured.paper_step is not None:
-            content = json.dumps(plain(measured.plain()), indent=1) + "\n"
-            write_atomic(self.setting.out / self.table.name / "timings.json", content)
+            write_atomic(file, json.dumps(plain(measured.plain()), indent=1) + "\n")
 
     def _measured_costs(self) -> Measured:
         """From the searches and trainings of this table."""

@@ -11,9 +11,11 @@ from fasteraa.reproduce.schema import DATA, Line, Search
 from fasteraa.reproduce.search_store import SearchStore
 from fasteraa.reproduce.setting import Setting
 from fasteraa.train.job import Outcome, TrainJob, make_job
+from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import make_runner, run_jobs
 from fasteraa.train.split import Split, open_split, twice_words
+from fasteraa.train.tune import best_of, tuning_jobs, with_rates_of
 
 Values = dict[int, float]  # seed -> measured
 
@@ -48,7 +50,8 @@ class Trainings:
             self.unread.add(data)
             return {}
         self.shares.clear()
-        jobs = {index: self._jobs(line, split) for index, line in lines.items()}
+        recipes = self._recipes(data, split, lines, run)
+        jobs = {index: self._jobs(line, split, recipes[line.recipe]) for index, line in lines.items()}
         if run:
             seeds = range(self.setting.seeds)  # so that a table that is stopped has something of every line
             self._run([of_line[seed] for seed in seeds for of_line in jobs.values() if seed in of_line])
@@ -57,9 +60,29 @@ class Trainings:
             self._remark_on_images(data, split)
         return values
 
-    def _jobs(self, line: Line, split: Split) -> dict[int, TrainJob]:
+    def _recipes(self, data: str, split: Split, lines: Mapping[int, Line], run: bool) -> dict[str, TrainRecipe | None]:
+        """By their names in lines; None where the trainings that a recipe is to be tuned by are missing."""
+        recipes = {each.recipe: self.setting.recipe(each) for each in lines.values()}
+        return {name: self._tuned(data, name, each, split, run) for name, each in recipes.items()}
+
+    def _tuned(self, data: str, name: str, recipe: TrainRecipe, split: Split, run: bool) -> TrainRecipe | None:
+        if not self.setting.tune:
+            return recipe
+        jobs = tuning_jobs(split, recipe)
+        if run:
+            self._run(jobs)
+        outcomes = {job.key: outcome for job in jobs if (outcome := self.cache.read(job)) is not None}
+        if len(outcomes) < len(jobs):
+            return None
+        best = with_rates_of(recipe, best_of(outcomes, jobs, self.setting.say))
+        rates = f"learning rate {best.learning_rate:.3g}, weight decay {best.weight_decay:.3g}"
+        self._remark(f"{data}, {name}: {rates}, the best of {len(jobs)} without a policy on held-out training images")
+        return best
+
+    def _jobs(self, line: Line, split: Split, recipe: TrainRecipe | None) -> dict[int, TrainJob]:
         assert isinstance(line.policy, str | Search)
-        recipe = self.setting.recipe(line)
+        if recipe is None:
+            return {}
         label, policies = f"{line.label} {recipe.network}", self.searches.policies(line.policy)
         return {seed: make_job(label, policy, recipe, seed, split) for seed, policy in policies.items()}
 

@@ -30,7 +30,7 @@ from fasteraa.selection.result import RaceResult, Result, chosen_policy
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
-from fasteraa.train.runner import EndingRunner, Engine, Runner, Say, make_runner
+from fasteraa.train.runner import EndingRunner, Engine, Runner, Say, make_runner, run_jobs
 from fasteraa.train.split import Split
 from fasteraa.train.tune import best_of, grid
 
@@ -132,7 +132,8 @@ def _judged(
         with EndingRunner(made, math.inf if budget.trainings is None else end) as runner:
             task = _affordable(task, data, runner, budget, settings)
             task = folded(task, data, runner, budget, bool(trains))
-            runner.prepare(task.folds)
+            if not decisions.get("setup").get("over"):  # else there is nothing left to train
+                runner.prepare(task.folds)
             task = _tuned(task, runner, settings)
             spent = decisions.decide("setup", lambda: {"seconds": time.monotonic() - began})["seconds"]
             spent = budget.cost(spent, 0)
@@ -165,7 +166,7 @@ def _tuned(task: Task, runner: Runner, race: RaceConfig) -> Task:
         none, epochs = named("none"), math.ceil(LONG * task.informative_epochs())
         tasks = [replace(task, recipe=each) for each in grid(task.recipe)]
         jobs = [each.job("none, tuned", none, fold=0, seed=task.seed, epochs=epochs) for each in tasks]
-        recipe = best_of(runner, jobs, task.say)
+        recipe = best_of(run_jobs(runner, jobs), jobs, task.say)
         return {"learning_rate": recipe.learning_rate, "weight_decay": recipe.weight_decay}
 
     return replace(task, recipe=replace(task.recipe, **task.decisions.decide("tune", best)))

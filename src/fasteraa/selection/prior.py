@@ -83,8 +83,8 @@ def _checked(content: Any, where: str) -> dict[str, Any]:
         line, longer = content["effect"], content["longer"]
         rows = [np.array(line[name], float) for name in ("means", "scales", "weights")]
         covariance = np.array(line["covariance"], float)
-        own = [float(each) for each in (line["level"], *(longer[name] for name in ("difference", "unlearned")))]
-        spreads = [float(line["spread"]), float(longer["spread"])]
+        own = np.array([line["level"], longer["difference"], longer["unlearned"]], float)
+        spreads = np.array([line["spread"], longer["spread"]], float)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{where} is no prior of a race: tools/prior.py fit makes one") from error
     shapes = {row.shape for row in rows} == {(_FEATURES,)} and covariance.shape == (_FEATURES + 1, _FEATURES + 1)

@@ -307,7 +307,7 @@ def _row(
 
 
 def _is_probable(candidate: Candidate, scores: Mapping[str, Mapping[int, float]], noise: _Noise | None) -> bool:
-    """As sure as the race of our own trainings asks for; of one run nothing is known, which the sentence says."""
+    """As sure as the race by our trainings asks for; of one run nothing is known, which the sentence says."""
     mine, none = scores[candidate.label], scores["none"]
     better = _probability([mine[seed] - none[seed] for seed in sorted(set(mine) & set(none))], noise)
     return better is None or better >= PROBABLY

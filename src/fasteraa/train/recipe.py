@@ -110,7 +110,7 @@ PAPER: dict[str, TrainRecipe] = {
     "cifar/wrn-28-2": TrainRecipe(network="wrn-28-2", weight_decay=5e-4),
     "cifar/wrn-28-10": _WIDE,
     **{f"cifar/shake-shake-26-2x{w}d": replace(_SHAKE, network=f"shake-shake-26-2x{w}d") for w in (32, 96, 112)},
-    # Fast AutoAugment flips house numbers, too. It has no file for WRN-40-2 there: as WRN-28-10, weight decay and all
+    # Fast AutoAugment flips SVHN, too. It has no file for WRN-40-2 there: as WRN-28-10, weight decay and all
     "svhn/wrn-40-2": TrainRecipe(learning_rate=0.01, weight_decay=5e-4, cutout=20),
     "svhn/wrn-28-10": replace(_WIDE, learning_rate=0.01, cutout=20),
     "imagenet/resnet-50": _IMAGENET,

@@ -5,14 +5,14 @@ The same for every policy: what a policy gains over a baseline that nobody tuned
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
-from fasteraa.train.job import TrainJob, make_job
+from fasteraa.train.job import Outcome, TrainJob, make_job
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.runner import Runner, Say, run_jobs
 from fasteraa.train.split import Split
@@ -35,15 +35,26 @@ def tuned(
 
     Without a policy, unless one is given.
     """
+    jobs = tuning_jobs(split, recipe, seed, rates_only, policy)
+    best = best_of(run_jobs(runner, jobs), jobs, say, rates_only)  # without the cutout, which follows policies alone
+    return with_rates_of(recipe, best)
+
+
+def with_rates_of(recipe: TrainRecipe, best: TrainRecipe) -> TrainRecipe:
+    return replace(recipe, learning_rate=best.learning_rate, weight_decay=best.weight_decay)
+
+
+def tuning_jobs(
+    split: Split, recipe: TrainRecipe, seed: int = 0, rates_only: bool = False, policy: Policy | None = None
+) -> list[TrainJob]:
+    """One for every recipe of the grid."""
     if not isinstance(split.train, ImageSet):
         raise ConfigError("the learning rate is tuned on images in memory: take a --subset, or a smaller --size")
     train, held_out = split.train.split(_KEPT, seed)
     part = Split(train, held_out, "25% of the training images")
     recipes = grid(recipe, rates_only)
     policy = policy or named("none")
-    jobs = [make_job(f"{policy.name}, {_words(each, rates_only)}", policy, each, seed, part) for each in recipes]
-    best = best_of(runner, jobs, say, rates_only)  # without the cutout, which follows policies alone
-    return replace(recipe, learning_rate=best.learning_rate, weight_decay=best.weight_decay)
+    return [make_job(f"{policy.name}, {_words(each, rates_only)}", policy, each, seed, part) for each in recipes]
 
 
 def grid(recipe: TrainRecipe, rates_only: bool = False) -> list[TrainRecipe]:
@@ -56,9 +67,10 @@ def grid(recipe: TrainRecipe, rates_only: bool = False) -> list[TrainRecipe]:
     ]
 
 
-def best_of(runner: Runner, jobs: Sequence[TrainJob], say: Say, rates_only: bool = False) -> TrainRecipe:
+def best_of(
+    outcomes: Mapping[str, Outcome], jobs: Sequence[TrainJob], say: Say, rates_only: bool = False
+) -> TrainRecipe:
     """Of the jobs' recipes that with the lowest loss on the images that they hold out."""
-    outcomes = run_jobs(runner, jobs)
     sound = [
         (outcomes[job.key].loss, job.recipe) for job in jobs if job.key in outcomes and not outcomes[job.key].failed
     ]

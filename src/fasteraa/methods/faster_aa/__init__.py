@@ -53,10 +53,10 @@ class FasterAA(Method):
             task.say(f"the gradient search ended early, after {done}")
         policies = {
             "faster-aa": result.policy,
+            "faster-aa-mild": result.policy.with_strength(magnitude=0.5, probability=0.5),
             "faster-aa-x2": result.policy.with_strength(2),
             "faster-aa-start": result.start,
             "faster-aa-halfway": result.halfway,
-            "faster-aa-x3": result.policy.with_strength(3),
         }
         origin = result.policy.provenance
         details = {"epochs": result.epochs, "finished": result.finished, "done": done, "origin": origin}

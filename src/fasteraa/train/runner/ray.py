@@ -400,6 +400,17 @@ class TrainingActor:
         self, key: tuple[str, str], jobs: Sequence[TrainJob], states: Sequence[bytes | None], seconds: float
     ) -> list[_Result]:
         """Everything goes back to the driver: nodes need not share a disk."""
+        try:
+            return self._train(key, jobs, states, seconds)
+        except OSError as error:
+            raise RunError(
+                f"the node {socket.gethostname()} could not keep a checkpoint in {tempfile.gettempdir()!r} "
+                f"({error.strerror or error}): free some space there, or take the node out of the cluster; {_KEEP}"
+            ) from error
+
+    def _train(
+        self, key: tuple[str, str], jobs: Sequence[TrainJob], states: Sequence[bytes | None], seconds: float
+    ) -> list[_Result]:
         jobs, end = self._with_images(key, jobs), time.time() + seconds
         with tempfile.TemporaryDirectory() as scratch:
             cache = RunCache(Path(scratch)).open()

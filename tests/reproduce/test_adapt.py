@@ -1,0 +1,99 @@
+"""The prior of the race is what `tools/prior.py` makes of results/adapt; what is said of searches on unseen sets."""
+
+import importlib.util
+import json
+import sys
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MEASURED = ROOT / "results" / "adapt" / "measured.json"
+
+
+@cache
+def tool(name):
+    """A script of tools/, which may import another."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        spec = importlib.util.spec_from_file_location(f"tools_{name}", ROOT / "tools" / f"{name}.py")
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def record(*names):
+    """Of a few sets, so that nothing takes long."""
+    content = tool("prior").read_records([MEASURED])
+    return {**content, "sets": {name: content["sets"][name] for name in names}}
+
+
+def test_the_prior_is_that_of_the_record():
+    made = tool("prior").fitted(tool("prior").read_records([MEASURED]))
+    kept = json.loads(files("fasteraa.selection").joinpath("prior.json").read_text())
+    assert made["longer"] == pytest.approx(kept["longer"], abs=1e-3)
+    for name in ("level", "spread", "weights", "means", "scales"):
+        assert made["effect"][name] == pytest.approx(kept["effect"][name], abs=1e-3), name
+
+
+def test_a_set_that_is_left_out_has_no_part_in_it():
+    prior = tool("prior")
+    without = prior.fitted(prior.without_sets(record("intel", "chest", "fashion", "cifar10"), ["intel"]))
+    assert without["about"]["sets of effect"] == ["chest", "cifar10", "fashion"]
+    assert without["effect"] == prior.fitted(record("chest", "fashion", "cifar10"))["effect"]
+    with pytest.raises(SystemExit, match="no set cats was measured; there are chest, intel"):
+        prior.without_sets(record("intel", "chest"), ["cats"])
+
+
+def test_the_same_images_of_two_networks_are_left_out_together():
+    prior, both = tool("prior"), record("intel", "chest")
+    both["sets"] = {f"{name}@{net}": each for name, each in both["sets"].items() for net in ("small", "wrn-16-2")}
+    assert prior.without_sets(both, ["intel"])["sets"].keys() == {"chest@small", "chest@wrn-16-2"}
+    assert set(prior.effect_rows(both).sets) == {"intel", "chest"}
+
+
+def test_races_are_replayed_on_images_that_they_did_not_see(tmp_path):
+    decision = tool("decision")
+    races = list(decision.replays(record("chest", "fashion", "cifar10", "dtd10"), tmp_path))
+    assert {race.set for race in races} == {"chest", "fashion", "cifar10", "dtd10"}
+    for race in races:
+        assert {len(trial.errors) for trial in race.trials} == {race.folds}
+        assert race.truth["none"] == 0
+        assert decision.chosen_at(race, 1.1) == "none"  # nothing is that sure
+    chosen = [decision.chosen_at(race, 0.8) for race in races]
+    assert any(label != "none" for label in chosen)
+
+
+def test_harm_is_tested_one_sided_and_corrected():
+    unseen = tool("unseen")
+    assert unseen.one_sided([1.0, 1.1, 0.9]) < 0.01
+    assert unseen.one_sided([1.0, 1.1, 0.9], worse=False) > 0.99
+    assert unseen.one_sided([0.0, 0.0, 0.0]) == 1.0
+    assert unseen.one_sided([1.0]) == 1.0
+    assert unseen.holm({"a": 0.01, "b": 0.04, "c": 0.5}) == pytest.approx({"a": 0.03, "b": 0.08, "c": 0.5})
+    assert unseen.ranks({"a": 1.0, "b": 2.0, "c": 1.0}) == {"a": 1.5, "b": 3.0, "c": 1.5}
+
+
+def test_the_table_begins_with_the_worst_case():
+    unseen = tool("unseen")
+
+    def rows(label, *errors):
+        return [{"label": label, "seed": seed, "error": error, "loss": 1.0} for seed, error in enumerate(errors)]
+
+    gpu, two = unseen.SEARCHES
+    search = {gpu: {"chosen": "none"}, two: {"chosen": "uniform"}}
+    sets = {
+        "fine": {"rows": [*rows("none", 9, 10, 11), *rows(gpu, 9, 10, 11), *rows(two, 8, 8.5, 10)], "searches": search},
+        "bad": {
+            "rows": [*rows("none", 9, 10, 11), *rows(gpu, 9, 10, 11), *rows(two, 12, 13.1, 14)],
+            "searches": search,
+        },
+    }
+    lines = list(unseen.table({"sets": sets}))
+    assert f"| {two} | +3.0 | +0.93 | 2.00 | 1 | 1 |" in "\n".join(lines)
+    assert [line.split(" | ")[0] for line in lines[-2:]] == ["| bad", "| fine"]
+    assert lines[-2].endswith("| 10.0 | +0.0 | +3.0 | none | uniform |")
