@@ -7,6 +7,7 @@ import zipfile
 import pytest
 import torch
 
+from fasteraa.comparison.setup import check_network_builds
 from fasteraa.errors import ConfigError
 from fasteraa.nets import build, preprocessing
 from fasteraa.nets.weights import read_weights
@@ -131,3 +132,12 @@ def test_a_transformer_takes_weights_of_another_input_size(tmp_path):
     assert net(torch.zeros(1, 3, 96, 96)).shape == (1, 3)
     means = [each.detach().mean().item() for each in (net.body.pos_embed, whole.pos_embed)]
     assert means[0] == pytest.approx(means[1], abs=0.02)
+
+
+def test_a_network_that_takes_one_size_alone_says_so():
+    pytest.importorskip("timm")
+    with pytest.raises(
+        ConfigError, match=r"'timm:test_vit' does not take images of 100x100 \(.*\): it is made for 160"
+    ):
+        check_network_builds("timm:test_vit", 100, False, "")
+    check_network_builds("timm:test_vit", 96, False, "")

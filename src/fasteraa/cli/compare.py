@@ -99,7 +99,8 @@ def compare_command(
         typer.Option("--tune", help="Take the best learning rate and weight decay of six, measured without a policy."),
     ] = False,
     tune_lr: Annotated[
-        bool, typer.Option("--tune-lr", help="Take the best learning rate of three, measured without a policy.")
+        bool,
+        typer.Option("--tune-lr", help="Take the best learning rate of three for each policy, on training images."),
     ] = False,
     jobs: RunsAtOnce = None,
     per_op: Annotated[bool, typer.Option("--per-op", help="Also measure what each operation does to guesses.")] = False,

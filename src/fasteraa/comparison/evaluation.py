@@ -13,6 +13,7 @@ from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.ranks import launched
 from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Engine, run_jobs
 
 
@@ -35,7 +36,7 @@ class Evaluation:
         split, recipe = self.job.split, self.job.recipe
         return (
             f"{self.job}: {self.outcome.error:.2f}% errors on {len(split.held_out)} images ({split.name}), "
-            f"{recipe.network} trained for {recipe.epochs} epochs in {self.outcome.seconds:.0f} s"
+            f"{recipe.network} trained for {epochs_words(recipe.epochs)} in {self.outcome.seconds:.0f} s"
         )
 
 

@@ -18,6 +18,7 @@ from fasteraa.runtime.device import device_name, find_device, first_device
 from fasteraa.runtime.ranks import ALONE, Ranks, launched, open_ranks, rank_device
 from fasteraa.train.recipe import (
     TrainRecipe,
+    check_body,
     check_network,
     choose_recipe,
     epochs_words,
@@ -88,8 +89,10 @@ def set_up(
         recipe = finetuning or recipe
         largest = CPU_SIDE if find_device(device).type == "cpu" else None  # as a search has it
         split = open_split(source, folder=folder, large=HELD, **{"largest": largest, **data})
-        recipe = recipe or choose_recipe(len(split.train), min(split.train.size), device, network)
-        recipe = TrainRecipe.make({**recipe.plain(), **(train or {})})
+        if recipe is None:
+            recipe = choose_recipe(len(split.train), min(split.train.size), device, network)
+            check_network_builds(recipe.network, min(split.train.size), False, "")
+        recipe = check_body(TrainRecipe.make({**recipe.plain(), **(train or {})}))
         ranks.check_alike(_facts(recipe, split))
         ranks.check_shares(min(recipe.batch_size, len(split.train)), recipe.accumulate)
         if ranks.is_first:
@@ -124,12 +127,15 @@ def _facts(recipe: TrainRecipe, split: Split) -> dict[str, object]:
 
 
 def check_network_builds(network: str, size: int | None, pretrained: bool, weights: str) -> None:
-    """Once, without images: weights that do not fit and unknown names are noticed here."""
+    """Once, without images: weights that do not fit, unknown names and sizes are noticed here."""
     from fasteraa.nets import build
+    from fasteraa.nets.timm import PREFIX, check_size
     from fasteraa.runtime.seeds import seeded
 
     with seeded(0):
-        build(network, 2, size, pretrained=pretrained, weights=weights or None)
+        made = build(network, 2, size, pretrained=pretrained, weights=weights or None)
+    if size is not None and network.startswith(PREFIX):
+        check_size(made, network, size)
 
 
 def open_finetuning(

@@ -148,6 +148,10 @@ def caption(comparison: Comparison) -> str:
     recipe, count = comparison.recipe, comparison.held_out_images
     cutout = f", cutout of {recipe.cutout} pixels after every policy but none" if recipe.cutout else ""
     training = f"{recipe.network} on {comparison.train_images} images, {_epochs(recipe.epochs)}{cutout}"
+    rates = ", ".join(
+        f"{row.label} {row.learning_rate:.3g}" for row in comparison.rows if row.learning_rate is not None
+    )
+    training += f", learning rates {rates}" if rates else ""
     return (
         f"{comparison.data}: {training}; {_UNITS[comparison.metric][0]} "
         f"after the last epoch on {count} images ({comparison.held_out_from}), mean over seeds with its 95% "
@@ -228,6 +232,7 @@ def _row(row: dict[str, Any]) -> Row:
         against={str(name): _estimate(value) for name, value in row["against"].items()},
         search_seconds=None if searched is None else float(searched),
         train_seconds=float(row["train_seconds"]),
+        learning_rate=None if row.get("learning_rate") is None else float(row["learning_rate"]),
     )
 
 

@@ -22,6 +22,7 @@ from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.selection.config import RaceConfig, probing, race_recipe
+from fasteraa.selection.finetuning import methods_budget
 from fasteraa.selection.folds import folded, judged_by_validation, raceable
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
@@ -198,6 +199,8 @@ def _share_of_methods(task: Task, runner: Runner, left: Budget, count: int, race
     """
     if not count or not raced:
         return left.share(1 / max(count, 1))
+    if task.recipe.fine_tunes:
+        return methods_budget(left, task, runner).share(METHOD_SHARE / count)
     half = left.share(METHOD_SHARE)
     if left.trainings is None and math.isfinite(left.seconds):
         needed = task.decisions.decide("race/least", lambda: {"seconds": _least_race(task, runner)})["seconds"]

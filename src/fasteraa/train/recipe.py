@@ -141,6 +141,7 @@ def finetune_recipe(
     """For a network that begins with weights: AdamW, a smaller rate for the body, crop and flip before every policy."""
     if network == "auto":
         raise ConfigError("--pretrained and --weights need the network that they are for: --network timm:NAME")
+    check_one_of_both(pretrained, weights)
     input_size = side or (preprocessing(network).side if network.startswith(PREFIX) else 0)
     return TrainRecipe(
         network=network,
@@ -160,6 +161,23 @@ def finetune_recipe(
         crop_kind="resized",
         order="crop-first",
     )
+
+
+def check_one_of_both(pretrained: bool, weights: str) -> None:
+    """A network begins with timm's own weights or with those of a file."""
+    if pretrained and weights:
+        raise ConfigError(
+            f"a network begins with timm's own weights (--pretrained) or with --weights {weights}: not both"
+        )
+
+
+def check_body(recipe: TrainRecipe) -> TrainRecipe:
+    """A frozen body must be one that knows something."""
+    if recipe.freeze and not recipe.fine_tunes:
+        raise ConfigError(
+            "freeze trains the head alone, so the body needs weights of its own: --pretrained, or --weights FILE"
+        )
+    return recipe
 
 
 def image_side(recipe: TrainRecipe) -> int | None:
