@@ -57,6 +57,7 @@ class FasterAA(Method):
             "faster-aa-x2": result.policy.with_strength(2),
             "faster-aa-start": result.start,
             "faster-aa-halfway": result.halfway,
+            "faster-aa-x3": result.policy.with_strength(3),
         }
         origin = result.policy.provenance
         details = {"epochs": result.epochs, "finished": result.finished, "done": done, "origin": origin}
