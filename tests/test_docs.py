@@ -40,6 +40,7 @@ def tool(name):
 
 
 generate, pictures, readme, reference, site = map(tool, ("generate", "pictures", "readme", "reference", "site"))
+screenshot = tool("screenshot")
 PAGES = [*site.pages(), ROOT / "README.md"]
 ALSO = [ROOT / "CONTRIBUTING.md", ROOT / "Makefile", ROOT / "pyproject.toml"]  # name paths, too
 
@@ -110,6 +111,14 @@ def test_the_summary_in_the_readme_is_that_of_the_recorded_search():
         assert (row.better or 0) == pytest.approx(old["better"] or 0, abs=0.02)
 
 
+def test_the_photograph_of_the_report_is_fresh():
+    """By what the page is made of: a browser is not needed to know that."""
+    assert screenshot.DIGEST.read_text().strip() == screenshot.digest(), "run `python tools/screenshot.py` (Chromium)"
+    with Image.open(screenshot.PICTURE) as picture:
+        assert picture.size == (1000, 1114)
+    assert "docs/readme/report.jpg" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_a_public_name_without_words_is_an_error():
     def find(where, *, deep: bool = False) -> int: ...
 
@@ -130,7 +139,8 @@ def test_the_reference_has_every_public_name():
 
 
 WORDS = re.compile(
-    r"\b(anew|mend(s|ed|ing)?|reckon\w*|foret(ell\w*|old)|in the mean|held[ -]back|goes on|c[ao]me to nothing)\b",
+    r"\b(anew|mend(s|ed|ing)?|reckon\w*|foret(ell\w*|old)|in the mean|held[ -]back|goes? on|c[ao]me to nothing)\b"
+    r"|\b(of our own|house numbers|to be had)\b",
     re.IGNORECASE,
 )
 
@@ -145,6 +155,35 @@ def test_the_words_of_pages_messages_and_docstrings_are_the_usual_ones():
     words = {name_of(path): misleading_words(path.read_text(encoding="utf-8")) for path in [*PAGES, *sources]}
     assert {path: found for path, found in words.items() if found} == {}
     assert misleading_words("It was held\nback, and anew we recommend to mend it") == ["held back", "anew", "mend"]
+
+
+USUAL, LONG = 18, 32  # words of the median sentence of a page, and of nine in ten
+
+
+def sentence_lengths(text):
+    """Words of each sentence in running text: no code, tables, headings; a list's items count for themselves."""
+    prose = re.sub(r"^(`{3,})[^\n]*\n.*?^\1[ \t]*$|<!--.*?-->", "\n\n", text, flags=re.DOTALL | re.MULTILINE)
+    lengths = []
+    for part in re.split(r"\n\s*\n|\n(?=[-*|#] |\d+\. |\|)", prose):
+        words = re.sub(r"`[^`]*`", "x", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(part.split())))
+        if words and not words.startswith(("|", "#", "![")):
+            sentences = re.split(r"(?<=[.!?:])\s+(?=[A-Z*`x\[])|; ", words)
+            lengths += [len(re.findall(r"[A-Za-z][\w'-]*", sentence)) for sentence in sentences]
+    return sorted(length for length in lengths if length > 2)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("cli.md", "python.md")], ids=name_of)
+def test_sentences_are_short(page):
+    """Those of cli.md and python.md are docstrings."""
+    lengths = sentence_lengths(page.read_text(encoding="utf-8"))
+    median, ninth = lengths[len(lengths) // 2], lengths[int(0.9 * len(lengths))]
+    assert (median <= USUAL, ninth <= LONG) == (True, True), f"median {median} words, nine in ten up to {ninth}"
+
+
+def test_a_long_sentence_is_counted():
+    text = "# A heading that is long\n\nOne two three. Four five six seven.\n\n```sh\na b c d e\n```\n| a b c d |\n"
+    assert sentence_lengths(text) == [3, 4]
+    assert sentence_lengths("It is " + "very " * 40 + "long.") == [43]
 
 
 # --- links and nav -------------------------------------------------------------------------------------------------
@@ -218,7 +257,7 @@ def test_the_gathered_pages_need_nothing_outside(tmp_path):
         for link in site.links(text):
             assert (page.parent / link.file).resolve().is_relative_to(tmp_path)
     assert (tmp_path / "examples" / "timm_training.py").exists()
-    assert "](results/search-h200/README.md)" in (tmp_path / "benchmarks.md").read_text()
+    assert "](results/search-h200/README.md)" in (tmp_path / "results.md").read_text()
     assert "](../../search.md#" in (tmp_path / "results" / "search-h200" / "README.md").read_text()
 
 
@@ -347,6 +386,10 @@ SMALL = {  # what makes a command of the quick start a matter of seconds
 }
 
 
+RACE = ["--race-trainings", "3", "--train-epochs", "1", "--jobs", "1"]
+COMPARED = ["--epochs", "1", "--jobs", "1", "--size", "16"]
+
+
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
     """A folder of class folders in the folder where the test then stands."""
@@ -372,6 +415,32 @@ def test_the_quick_start_works(photos, fasteraa):
         names = {}
         exec(code, names)
         assert names["augmented"].shape == names["images"].shape
+
+
+def test_the_tutorial_works(photos, fasteraa, monkeypatch):
+    """Every command, then the training with timm, with a small network and two epochs."""
+    pytest.importorskip("timm")
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    lines = [line for block in blocks(text, "sh") for line in block.splitlines() if line.startswith("fasteraa ")]
+    assert [line.split()[1] for line in lines] == ["data", "search", "show", "report", "compare"]
+    for line in lines:
+        words = shlex.split(line)[1:]
+        small = {"search": ["--size", "16", "--methods", "published", *RACE], "compare": COMPARED}.get(words[0], [])
+        code, out, err = fasteraa(*words, *small)
+        assert code == 0, f"{line}: {err}"
+        if words[0] == "search":
+            assert "Use " in out
+        assert "flatters" not in out  # the search left out what the comparison measures on
+    assert Path("runs/photos/report.html").exists()
+    assert json.loads(Path("runs/measured/comparison.json").read_text())["rows"]
+    (code,) = blocks(text, "python")
+    settings = 'NETWORK, SIZE, EPOCHS = "resnet18", 64, 20'
+    assert settings in code
+    names = {}
+    exec(code.replace(settings, 'NETWORK, SIZE, EPOCHS = "test_resnet", 32, 2'), names)
+    assert -1 <= names["gain"] <= 1
+    assert len(names["held_out"]) == 10
+    assert not set(names["held_out"]) & set(names["training"])
 
 
 # --- the guide to extending ------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ format (FASTERAA_FUZZ examples each); the suite tries a few, always the same.
 
 import io
 import json
+import math
 import os
+import struct
 import tarfile
 import tracemalloc
 from collections.abc import Callable
@@ -15,27 +17,42 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from pyarrow import parquet
+from safetensors.torch import save_file
 
 from fasteraa import Policy, SearchConfig
+from fasteraa.comparison.table import Comparison, Row
 from fasteraa.data import ImageSet, load
 from fasteraa.errors import FasterAAError
+from fasteraa.methods import Candidate
 from fasteraa.methods.config import make_config, read_config
 from fasteraa.methods.fast_aa import Journal, Trial
+from fasteraa.nets.weights import read_weights
+from fasteraa.offline.job import ApplyJob, ShardTask
+from fasteraa.offline.run import MANIFEST, _kept
+from fasteraa.offline.run import _open as begin_applying
+from fasteraa.offline.writers import Sample, open_writer
 from fasteraa.policy.importers import import_file
+from fasteraa.report.comparison import publish, read_comparison
 from fasteraa.report.run_record import read_run
 from fasteraa.runtime.checkpoint import load_checkpoint, save_checkpoint
 from fasteraa.runtime.decisions import Decisions, check_decisions
+from fasteraa.runtime.files import sealed
 from fasteraa.runtime.progress import Epoch
 from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.selection.score_race import _Scores
+from fasteraa.train.command import read_score
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import TrainRecipe
-from fasteraa.train.run_cache import RunCache
+from fasteraa.train.run_cache import RunCache, pack
 from fasteraa.train.split import Split
+from fasteraa.train.statistics import estimate
 
 EXAMPLES = int(os.environ.get("FASTERAA_FUZZ", "8"))
 MOST_MEMORY = 256 << 20  # bytes, for files of some kilobytes
@@ -98,6 +115,7 @@ def save_run(name):
         save_checkpoint(own / "checkpoint.pt", STATE)
         run.race.mkdir()
         Decisions(run.race / "schedule.json", "a race").decide("setup", lambda: {"seconds": 1.0})
+        run.keep_source("photos", device="cpu")
         return folder / name
 
     return make
@@ -128,8 +146,9 @@ def save_record(folder):
 
 
 def save_journal(folder):
+    journal = Journal(folder / "1.jsonl", (3, 4))
     for trial in TRIALS:
-        Journal(folder / "1.jsonl", (3, 4)).append(trial)
+        journal.append(trial)
     return folder / "1.jsonl"
 
 
@@ -174,13 +193,123 @@ def save_tar(folder):
     return folder / "a-000.tar"
 
 
+def save_parquet(folder):
+    pictures(folder)
+    rows = {"path": [f"{n}.png" for n in range(4)], "label": [n % 2 for n in range(4)]}
+    parquet.write_table(pyarrow.table(rows), folder / "list.parquet")
+    return folder / "list.parquet"
+
+
+def save_image(format, mode="RGB"):
+    def make(folder):
+        for name in "ab":
+            (folder / name).mkdir()
+            for number in range(2):
+                Image.new(mode, (12, 9), 60 * number + ord(name)).save(folder / name / f"{number}.{format}")
+        return folder / "a" / f"1.{format}"
+
+    return make
+
+
+def save_masks(folder):
+    for part, mode in (("images", "RGB"), ("masks", "L")):
+        (folder / part).mkdir()
+        for number in range(4):
+            Image.new(mode, (8, 8), number).save(folder / part / f"{number}.png")
+    (folder / "classes.txt").write_text("sky\nroad\ncar\ntree\n")
+    return folder
+
+
+def save_idx(name):
+    """Fashion-MNIST in its own format: numbers of what follows, then that."""
+
+    def make(folder):
+        raw = folder / "FashionMNIST" / "raw"
+        raw.mkdir(parents=True)
+        for part in ("train", "t10k"):
+            (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 2051, 4, 8, 8) + bytes(256))
+            (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 2049, 4) + bytes([0, 1, 0, 1]))
+        return raw / name
+
+    return make
+
+
 def save_foreign(folder):
     (folder / "foreign.txt").write_text(str([[["Rotate", 0.5, 0.7], ["Invert", 0.2, 0.1]]]))
     return folder / "foreign.txt"
 
 
+def save_comparison(folder):
+    publish(COMPARISON, folder)
+    return folder / "comparison.json"
+
+
+def save_packed(folder):
+    pack(folder, [save_record(folder)])
+    for file in (folder / "runs").iterdir():
+        file.unlink()
+    return folder / "runs.json"
+
+
+def save_score(folder):
+    cache = _Scores(folder, "key", 1.0)
+    cache.write(NONE, 0, 0.25, 1.0)
+    return cache.path(NONE, 0) / "result.json"
+
+
+def save_printed_score(folder):
+    (folder / "log.txt").write_text("epoch 1\nscore: 0.25\n")
+    (folder / "score.json").write_text('{"score": 0.25}')
+    return folder / "score.json"
+
+
+def applied_task(folder):
+    job = ApplyJob(source=None, data_root=None, split="train", policy=POLICY.to_json(), out=str(folder), size=(8, 8))
+    return ShardTask(job, 0)
+
+
+def save_part(folder):
+    """A finished part of `fasteraa apply`, without the seconds that it takes to make one."""
+    task = applied_task(folder)
+    begin_applying(task.job, ABOUT)
+    task.record.parent.mkdir()
+    with open_writer(task, ()) as writer:
+        writer.write(Sample("a-0", 0, "png", b"pixels", None))
+    task.record.write_text(json.dumps(sealed({"samples": 1, "broken": [], "files": writer.digests})))
+    return task
+
+
+def finished(folder):
+    return dict(_kept([applied_task(folder)], print))
+
+
+def whole_or_nothing(found):
+    return found == {} or [record["samples"] for record in found.values()] == [1]
+
+
+def save_weights(name):
+    def make(folder):
+        save = save_file if name.endswith(".safetensors") else torch.save
+        save({"head.weight": torch.arange(6.0)}, folder / name)
+        return folder / name
+
+    return make
+
+
 def plausible(found):
     return found.images.dtype == torch.uint8 and len(found.labels) == len(found.images) <= 8
+
+
+def same_error(found):
+    return found is None or found.error == RECORD["error"]
+
+
+NONE = Candidate("none", Policy.named("none"))
+ABOUT = {"source": {"name": "a"}, "settings": {"seed": 0, "policy": POLICY.hash}}
+COMPARISON = Comparison(
+    "a", 4, 4, "itself", JOB.recipe, "a CPU",
+    (Row("none", (NONE.policy.hash,), {0: 12.5, 1: 13.5}, estimate([12.5, 13.5]), {}, None, 1.0),), 0,
+)  # fmt: skip
 
 
 FORMATS = {
@@ -193,18 +322,60 @@ FORMATS = {
     "run, policy": Format(save_run("policy.json"), lambda file: read_run(file.parent)),
     "run, config": Format(save_run("config.toml"), lambda file: read_run(file.parent)),
     "run, schedule": Format(save_run("race/schedule.json"), lambda file: read_run(file.parents[1])),
-    "record": Format(save_record, lambda file: RunCache(file.parents[1]).read(JOB)),
+    "run, asked for": Format(
+        save_run("source.json"), lambda file: RunFolder(file.parent).asked_for(), lambda found: isinstance(found, dict)
+    ),
+    "comparison": Format(save_comparison, read_comparison, lambda found: found == COMPARISON),
+    "record": Format(save_record, lambda file: RunCache(file.parents[1]).read(JOB), same_error),
+    "records, packed": Format(save_packed, lambda file: RunCache(file.parent).read(JOB), same_error),
+    "score": Format(
+        save_score, lambda file: _Scores(file.parents[1], "key", 1.0).read(NONE, 0), lambda found: found in (None, 0.25)
+    ),
+    "score of a command": Format(
+        save_printed_score, lambda file: read_score(file.parent, file.parent / "log.txt"), math.isfinite
+    ),
+    "weights": Format(save_weights("weights.pt"), read_weights),
+    "weights, safetensors": Format(save_weights("weights.safetensors"), read_weights),
+    "applied, manifest": Format(
+        lambda folder: save_part(folder).job.folder / MANIFEST,
+        lambda file: begin_applying(applied_task(file.parent).job, ABOUT),
+    ),
+    "applied, record": Format(
+        lambda folder: save_part(folder).record, lambda file: finished(file.parents[1]), whole_or_nothing
+    ),
+    "applied, shard": Format(
+        lambda folder: save_part(folder).shard, lambda file: finished(file.parent), whole_or_nothing
+    ),
     "journal": Format(
         save_journal, lambda file: Journal(file, (3, 4)).read(), lambda found: found == TRIALS[: len(found)]
     ),
     "schedule": Format(save_schedule, check_decisions),
     "manifest, csv": Format(save_csv, lambda file: load(file, size=8), plausible),
     "manifest, jsonl": Format(save_jsonl, lambda file: load(file, size=8), plausible),
+    "manifest, parquet": Format(save_parquet, lambda file: load(file, size=8), plausible),
+    "png": Format(save_image("png"), lambda file: load(file.parents[1], size=8, broken_budget=0.5), plausible),
+    "png, 16 bits": Format(
+        save_image("png", "I;16"), lambda file: load(file.parents[1], size=8, broken_budget=0.5), plausible
+    ),
+    "jpg": Format(save_image("jpg"), lambda file: load(file.parents[1], size=8, broken_budget=0.5), plausible),
+    "mask": Format(
+        lambda folder: save_masks(folder) / "masks" / "1.png",
+        lambda file: load(file.parents[1], size=8, broken_budget=0.5),
+    ),
+    "classes": Format(
+        lambda folder: save_masks(folder) / "classes.txt", lambda file: load(file.parent, size=8, broken_budget=0.5)
+    ),
+    "idx, images": Format(
+        save_idx("train-images-idx3-ubyte"), lambda file: load("fashion-mnist", data_root=file.parents[2]), plausible
+    ),
+    "idx, labels": Format(
+        save_idx("train-labels-idx1-ubyte"), lambda file: load("fashion-mnist", data_root=file.parents[2]), plausible
+    ),
     "npz": Format(save_npz, lambda file: load(file, size=8), plausible),
     "tar": Format(save_tar, lambda file: load(str(file), size=8), plausible),
     "foreign policy": Format(save_foreign, lambda file: import_file(file, file.with_name("out.json"))),
 }
-WRITES = ("journal", "foreign policy")  # reading them may write
+WRITES = ("journal", "foreign policy", "applied, manifest")  # reading them may write
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -313,3 +484,11 @@ def test_damage(name, tmp_path):
         promise(kind, file, name in WRITES)
 
     always()
+
+
+def test_the_page_has_these_numbers():
+    page = (Path(__file__).parents[1] / "docs" / "promises.md").read_text(encoding="utf-8")
+    assert f"of each of {len(FORMATS)} kinds" in page
+    for each in (200, 8, len(PAST)):
+        assert f" | {each} " in page
+        assert f"| {each * len(FORMATS):,} |" in page

@@ -105,6 +105,35 @@ def test_no_room_is_named_like_a_public_function():
     assert not rooms & (set(PUBLIC) - {"ops"})
 
 
+MISLEADING = {
+    "arena", "found", "goods", "heats", "hides", "in_words", "kept", "known", "meetings", "settled", "story", "telling",
+    "told", "verdict", "wanted",
+}  # fmt: skip
+
+
+def misleading_names(text):
+    """Functions, classes and parameters that are called by a participle or a metaphor."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        else:
+            continue
+        if name.strip("_").lower() in MISLEADING:
+            yield name
+
+
+def test_functions_classes_and_parameters_are_called_what_they_are():
+    named = {path.relative_to(SOURCE).as_posix(): list(misleading_names(path.read_text())) for path in FILES}
+    assert {path: names for path, names in named.items() if names} == {}
+    assert list(misleading_names("class Wanted:\n    def _kept(self, found, size): known = 1")) == [
+        "Wanted",
+        "_kept",
+        "found",
+    ]
+
+
 PUBLIC = [
     "Candidate", "Choice", "FasterAAError", "Policy", "RaceConfig", "SearchConfig", "SoftPolicy", "Span", "SubPolicy",
     "__version__", "apply", "compare", "load", "ops", "race", "search",

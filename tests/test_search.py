@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -342,3 +343,29 @@ def test_a_method_that_trains_without_a_race(tmp_path):
     assert [record["recipe"]["epochs"] for record in records] == [1] * 6
     with pytest.raises(ConfigError, match="training is for methods without a race"):
         fasteraa.search(data, config, methods="random", training=training)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+SEARCHED = """
+import resource, sys
+import fasteraa
+from fasteraa import SearchConfig
+config = SearchConfig(epochs=1, batch_size=512, critic="small")
+fasteraa.search(sys.argv[1], config, methods="faster-aa", race=False, minutes=0.2, device="cpu")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.alone
+def test_memory_is_that_of_the_images_and_a_constant(tmp_path):
+    """At most 1.3 times the images, beside what a search on a thousand takes."""
+    peaks = {}
+    for count in (1_000, 200_000):
+        file = tmp_path / "images.npz"
+        images = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        np.savez(file, x_train=images, y_train=np.arange(count) % 10)
+        command = [sys.executable, "-c", SEARCHED, str(file)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        peaks[count] = int(done.stdout.split()[-1])
+    assert peaks[200_000] - peaks[1_000] < 1.3 * 199_000 * 32 * 32 * 3

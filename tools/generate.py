@@ -149,6 +149,11 @@ def readme_outputs() -> str:
     return text
 
 
+def readme_where() -> str:
+    text: str = tool("readme").where()
+    return text
+
+
 def readme_table() -> str:
     text: str = tool("readme").table()
     return text
@@ -157,6 +162,7 @@ def readme_table() -> str:
 MADE: dict[str, Callable[[], str]] = {
     "readme-outputs": readme_outputs,
     "readme-table": readme_table,
+    "readme-where": readme_where,
     "ops-table": ops_table,
     "export-table": export_table,
     "cli-help": cli_help,

@@ -156,19 +156,30 @@ def command(line: str, **really: Path) -> str:
     return f"$ {line}\n{text}"
 
 
-SEARCH = "fasteraa search --out runs/first --methods published --subset 400 --race-trainings 12 --train-epochs 30"
+def recorded() -> dict[str, str]:
+    """The command of the recorded search, and where it ran. Another search takes its place with the files `policy.json`
+    and `result.json` of its run folder, and with its command here.
+    """
+    about: dict[str, str] = json.loads((FOLDER / "first" / "about.json").read_text(encoding="utf-8"))
+    return about
+
+
+def where() -> str:
+    return recorded()["where"]
 
 
 def outputs() -> str:
-    """Four commands on the embedded sample and what they print."""
+    """Four commands and what they print."""
     run = FOLDER / "first"
     with TemporaryDirectory() as folder:
         file = Path(folder) / "augment.py"
         exported = command("fasteraa export runs/first --to python --out augment.py", first=run, augment=file)
+        page = Path(folder) / "page.html"
+        reported = command("fasteraa report runs/first --out page.html", first=run, page=page)
     parts = [
-        command("fasteraa data check"),
-        f"$ {SEARCH}\n{summarise(recorded_result())}",
+        f"$ {recorded()['command']}\n{summarise(recorded_result())}",
         command("fasteraa show runs/first", first=run),
+        reported,
         exported,
     ]
     return "```console\n" + "\n\n".join(parts) + "\n```"

@@ -22,6 +22,7 @@ from fasteraa.comparison.contenders import Contender, jobs_of, parse_contenders
 from fasteraa.comparison.evaluation import Evaluation, run_evaluation
 from fasteraa.comparison.setup import Setup, check_network_builds, set_up
 from fasteraa.comparison.table import Comparison, tabulate
+from fasteraa.comparison.tune import tuned_each
 from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
@@ -48,7 +49,7 @@ from fasteraa.runtime.progress import Lines, Progress, Silent
 from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, own_rank, rank_device
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
-from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, write_settings
+from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, with_critic_weights, write_settings
 from fasteraa.selection.pipeline import propose_and_race
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.result import Result
@@ -56,7 +57,6 @@ from fasteraa.selection.score_race import ScoreResult, race_scores
 from fasteraa.train.command import Command, main_module_key, visible_gpus
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
 from fasteraa.train.runner import Engine, Say, run_jobs
-from fasteraa.train.runner.shared import tell_end, train_along
 from fasteraa.train.tune import tuned
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def search(
     if settings is not None and training is not None:
         raise ConfigError("training is for methods without a race (race=False): a race says itself what is trained")
     judged = settings or training
+    config = with_critic_weights(config, judged)
     chosen_methods = make_methods(methods)
     end = end_of(minutes)
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
@@ -120,11 +121,7 @@ def search(
         with reporting(progress.say):
             data = _load(source, config, judged, device, data_root)
         ranks.check_alike(_facts(config, settings, chosen_methods, data))
-        if judged is not None and judged.network is not None and config.size is None and data.masks is None:
-            side = min(data.size)  # what suits the images is known only now
-            check_network_builds(judged.network, side, judged.pretrained, judged.weights)
-        if settings is not None and settings.fine_tunes and config.critic.startswith("timm:"):
-            progress.say(f"the critic {config.critic} begins with random weights: those given are for the race")
+        _check_with_images(config, judged, data, progress.say)
         validation = _validation(source, settings, data, data_root, config)
         if folder is not None:
             stack.enter_context(folder.restored_if_refused() if resume else nullcontext())
@@ -139,12 +136,7 @@ def search(
                 folder.keep_source(source, data_root=data_root, device=shown, minutes=minutes)
         with _says_how_to_continue(folder):
             result = propose_and_race(task, chosen_methods, settings, end, trainer, training)
-        if folder is not None:
-            if result.race is None and (raced := raced_policy(folder)) is not None:
-                stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."
-                return replace(result, note=" ".join(filter(None, (result.note, stays))))
-            write_result(result, folder, source, config, data_root)
-    return result
+        return result if folder is None else _written(result, folder, source, config, data_root)
 
 
 def race(
@@ -280,6 +272,35 @@ def _check_names(config: SearchConfig, race: RaceConfig | None, device: str, met
         fine_tuning(config, race)
 
 
+def _critic_words(config: SearchConfig) -> str:
+    """What a critic of timm's begins with, where weights were given for the race."""
+    if config.critic_weights is None:
+        return f"the critic {config.critic} begins with random weights: those given are for the race (critic_weights)"
+    return f"the critic {config.critic} begins with the weights of the race; its norm layers keep their statistics"
+
+
+def _check_with_images(config: SearchConfig, race: RaceConfig | None, data: ImageSet, say: Say) -> None:
+    """What suits images is known only when they are read."""
+    if race is None:
+        return
+    if race.network is not None and config.size is None and data.masks is None:
+        side = fine_tuning(config, race).input_size if race.fine_tunes else 0  # images are larger than what is cropped
+        check_network_builds(race.network, side or min(data.size), race.pretrained, race.weights)
+    if race.fine_tunes and config.critic.startswith("timm:"):
+        say(_critic_words(config))
+
+
+def _written(
+    result: Result, folder: RunFolder, source: Any, config: SearchConfig, data_root: str | Path | None
+) -> Result:
+    """In its folder; a policy that a race chose stays there."""
+    if result.race is None and (raced := raced_policy(folder)) is not None:
+        stays = f"{str(folder.policy)!r} stays as it was, {raced.name}: a race chose it."
+        return replace(result, note=" ".join(filter(None, (result.note, stays))))
+    write_result(result, folder, source, config, data_root)
+    return result
+
+
 def _open(folder: RunFolder, config: SearchConfig, methods: Sequence[Method], resume: bool) -> None:
     if not resume:
         folder.open_new()
@@ -353,7 +374,7 @@ def compare(
     minutes: float | None = None,
     per_op: bool = False,
     tune: bool = False,
-    tune_lr: bool = False,
+    tune_lr: bool | str = False,
     metric: str = "error",
     engine: str = "local",
     devices: str | None = None,
@@ -366,8 +387,9 @@ def compare(
 
     `policies` are names and files as on the command line, or a list of those and of policies, whose names are their
     labels. `network` is for where there is no `recipe`, with `pretrained` (timm's own) or `weights` (a file) it is
-    fine-tuned; `train` changes settings of the recipe, `tune` takes the best learning rate and weight decay of a
-    small grid for all, `tune_lr` the best learning rate alone.
+    fine-tuned; `train` changes settings of the recipe. `tune` takes the best learning rate and weight decay of a small
+    grid for all, measured without a policy; `tune_lr` takes for each policy the best learning rate of three, on
+    held-out training images, `tune_lr="none"` for all the one that is best without a policy.
     `metric` is what the table holds: error, balanced-error (every class counts alike) or loss. With `validation` (a
     split or a folder) errors are measured on those images, with `group_by` no group of images is split.
     Runs that failed are left out of the rows and named in `diverged`. Table, plot and data are written to `out`.
@@ -381,6 +403,8 @@ def compare(
         raise ConfigError(f"seeds must be at least 1, got {seeds}")
     if metric not in METRICS:
         raise ConfigError(f"unknown metric {metric!r}: {choices_hint(metric, METRICS)}")
+    if tune_lr not in (True, False, "none"):
+        raise ConfigError(f"tune_lr must be True (for each policy), 'none' (for all on none) or False, got {tune_lr!r}")
     contenders = parse_contenders(policies, seeds)
     trained: dict[str, Any] = {
         "recipe": recipe,
@@ -392,19 +416,19 @@ def compare(
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
     with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
         if not setup.ranks.is_first:
-            return cast(Comparison, train_along(setup.ranks, setup.split, setup.device))
-        if setup.ranks.joined:
-            say(f"{setup.ranks.words()} share every batch of each training")
+            return cast(Comparison, setup.train_along())
         for warning in setup.split.warnings:
             say(warning)
-        if tune or tune_lr:
+        if tune or tune_lr == "none":
             best = tuned(setup.runner, setup.split, setup.recipe, say, rates_only=not tune)
             setup = replace(setup, recipe=best)
+        if tune_lr is True:
+            contenders = tuned_each(setup.runner, setup.split, setup.recipe, contenders, say)
         with exclusive(folder):
             comparison = _compared(setup, contenders, range(seeds), metric, folder, until, say)
             if per_op:
                 _measured_per_op(setup, contenders, folder, until, say)
-        tell_end(setup.ranks, comparison)
+        setup.tell_end(comparison)
     return comparison
 
 

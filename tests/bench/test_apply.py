@@ -23,8 +23,12 @@ def test_the_gpu_table(monkeypatch, capsys):
     assert table.best_peer.name == "torchvision v2, uint8 tensor"
     assert table.largest_batch.name == "fasteraa, batch of 6"
     report.publish([table], None)
+    said = capsys.readouterr().out
+    report.publish([table], None, as_json=True)
+    record = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in record["tables"][0]["rows"]] == names
     share = table.speed("fasteraa, batch of 6") / table.speed(COPY)
-    assert f"fasteraa, batch of 6: {share:.2f} of the speed of a copy of the batch" in capsys.readouterr().out
+    assert f"fasteraa, batch of 6: {share:.2f} of the speed of a copy of the batch" in said
 
 
 @pytest.mark.filterwarnings("ignore")

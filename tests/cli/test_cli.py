@@ -11,6 +11,7 @@ from fasteraa.cli.app import _ORDER, app
 from fasteraa.cli.tables import print_table
 from fasteraa.ops import OPS
 from fasteraa.policy import Policy
+from fasteraa.reproduce.tables import TABLES
 
 
 def fasteraa(*arguments, **options):
@@ -44,6 +45,51 @@ def test_tables_for_programs(inside):
     assert {row["name"] for row in rows} == set(OPS)
     assert json.loads(inside("show", "--list", "--json").stdout)["none"]
     assert Policy.from_json(inside("show", "uniform", "--json").stdout) == Policy.named("uniform")
+
+
+def test_more_tables_for_programs(inside, tmp_path):
+    """Nothing else is printed, so that a program can read it."""
+    checked = json.loads(inside("data", "check", "--json").stdout)
+    assert (checked["images"], checked["ok"], checked["splits"]["test"]["Bag"]) == (3000, True, 200)
+    tables = {row["name"]: row for row in json.loads(inside("reproduce", "--json").stdout)}
+    assert set(tables) == set(TABLES)
+    assert all(0 <= row["runnable"] <= row["numbers"] for row in tables.values())
+    small = ("--subset", 40, "--size", 8, "--race-trainings", 5, "--train-epochs", 1, "--jobs", 1, "--device", "cpu")
+    raced = inside("race", "-p", "none,uniform", *small, "--out", tmp_path / "run", "--json")
+    assert raced.returncode == 0, raced.stderr
+    assert json.loads(raced.stdout) == json.loads((tmp_path / "run" / "result.json").read_text())
+    trained = ("--subset", 40, "--epochs", 1, "--held-out", 0.5, "--device", "cpu", "--out", tmp_path / "compared")
+    evaluated = json.loads(inside("evaluate", "-p", "uniform", *trained, "--json").stdout)
+    assert evaluated["policy"] == Policy.named("uniform").hash
+    assert 0 <= evaluated["error"] <= 100
+
+
+def test_every_command_that_prints_a_table_has_json():
+    """The others print a policy, a file's name, or settings."""
+    without = {"preview", "report", "export", "apply", "hub", "import", "config"}
+    root = typer.main.get_command(app)
+    tabled = [*(root.commands[name] for name in set(root.commands) - without)]
+    leaves = [leaf for each in tabled for leaf in (each.commands.values() if hasattr(each, "commands") else [each])]
+    assert [leaf.name for leaf in leaves if not any("--json" in each.opts for each in leaf.params)] == []
+
+
+@pytest.mark.parametrize("group", [(), ("data",), ("hub",), ("bench",)])
+def test_no_help_is_cut_off_at_80_columns(group, inside, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = inside(*group, "--help").stdout.split("Commands:\n")[1].splitlines()
+    assert shown
+    assert all(line.rstrip().endswith(".") and not line.rstrip().endswith("...") for line in shown if line.strip())
+
+
+def test_a_shell_can_ask_what_comes_next(inside, monkeypatch):
+    """What `fasteraa --install-completion` sets up."""
+    monkeypatch.setenv("_FASTERAA_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "fasteraa rep")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert inside().stdout.split() == ["report", "reproduce"]
+    monkeypatch.setenv("COMP_WORDS", "fasteraa search --race-t")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert inside().stdout.split() == ["--race-trainings"]
 
 
 def test_ops_table():

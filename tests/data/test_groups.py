@@ -84,6 +84,8 @@ def test_a_group_with_all_of_a_class_stays_in_training():
     [
         (r"^q(\d+)", r"matches no part of 'p\d+_\d.png' in scans"),
         ("(", "takes a column of a manifest or a pattern, got '\\('"),
+        ("(" * 5000, "takes a column of a manifest or a pattern, got .*recursion"),
+        ("a{99999999999999999999}", "takes a column of a manifest or a pattern, got 'a{9+}'"),
         ("png", "are of one group by 'png'"),
         (r"p\d+_\d", "is a group of its own"),
     ],

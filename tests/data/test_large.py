@@ -1,6 +1,7 @@
 """Sets that do not fit: names are listed, a subset is held and named, and a word is said now and then."""
 
 import os
+import re
 import time
 
 import numpy as np
@@ -97,6 +98,18 @@ def small_limits(monkeypatch):
     monkeypatch.setattr(large, "LARGE", 30)
     for user in ("fasteraa.api", "fasteraa.comparison.setup"):
         monkeypatch.setattr(f"{user}.HELD", 12)
+
+
+def test_images_that_are_enlarged_are_said(grow):
+    root, said = grow({"a": 3, "b": 3}), []
+    with large.reporting(said.append):
+        side = load(root).size[0]
+        load(root, size=side - 1)
+        assert not said
+        load(root, size=200)
+        open_split(root, size=200)
+    (line,) = set(said)
+    assert re.fullmatch(r"pictures has images of \d+x\d+ \(the median\): they are enlarged to 200x200, which .*", line)
 
 
 def test_a_large_set_is_cut_and_said(grow, small_limits):

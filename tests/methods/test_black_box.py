@@ -88,7 +88,7 @@ def test_failed_trainings_and_luck():
     outcomes = {job.key: Outcome(10.0, 0.0, 0.1, 1.0) for job in jobs}
     outcomes[jobs[0].key] = Outcome(math.nan, math.nan, math.nan, 1.0, "the loss was not finite")
     del outcomes[jobs[5].key]
-    assert tried_by(jobs, outcomes) == [Tried(b, "fold 1", 1 / 30), Tried(b, "fold 2", 1 / 30)]
+    assert tried_by(jobs, outcomes) == [Tried(b, "fold 1", 1 / 30, 1.0), Tried(b, "fold 2", 1 / 30, 1.0)]
 
 
 def one(tried):
@@ -105,7 +105,7 @@ def test_what_races_on_a_fold_is_made_of_what_was_tried_on_the_others():
     assert candidate.policy == a
     assert dict(candidate.on_folds) == {"fold 1": c, "fold 2": a, "fold 3": a}
     assert candidate.policy_on("fold 1") == c
-    assert candidate.details["tried"][0] == ["fold 1", 0.1]
+    assert candidate.details["tried"][0] == ["fold 1", 0.1, 0.0]
 
 
 def test_without_two_folds_nobody_can_judge():

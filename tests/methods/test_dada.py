@@ -1,19 +1,23 @@
 """DADA: RELAX has no bias, the finite difference is the derivative of the validation loss, and a harmful pair loses."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Generator, nn
 
 from fasteraa.data import ImageSet
+from fasteraa.methods import dada
 from fasteraa.methods.autoaugment import AutoAugmentSettings
 from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.dada import DadaSettings, PairPolicy, PairSearch, Relax, pairs_of
+from fasteraa.methods.dada import DadaSettings, PairPolicy, PairSearch, Relax, make_search, pairs_of
 from fasteraa.methods.fast_aa import FastAASettings
 from fasteraa.methods.space import space_of
 from fasteraa.nets import build
 from fasteraa.runtime.seeds import seeded
+
+from .planted import task_of
 
 OPS = ("invert", "rotate", "brightness")
 
@@ -111,3 +115,46 @@ def test_published_settings_are_the_defaults():
     variate = Relax(PairPolicy(pairs, dada), dada).variate
     assert [type(layer).__name__ for layer in variate] == ["Linear", "Tanh", "Linear"]
     assert (variate[0].in_features, variate[0].out_features, variate[2].out_features) == (315, 100, 1)
+
+
+class Killed(BaseException):
+    """As if the process had been killed."""
+
+
+@pytest.mark.parametrize("after", [1, 4, 5])
+def test_a_killed_search_continues_where_it_was(tmp_path, monkeypatch, after):
+    """After some steps of four epochs of two: with the same numbers, and no epoch twice that was kept."""
+    monkeypatch.setattr(dada, "_WORK_PER_SAVE", 0)
+    task = task_of(OPS, folds=2, data=planted())
+    settings = DadaSettings(network="small", batch_size=12)
+    whole = make_search(task, 0, settings)
+    losses = whole.run(4)
+    assert whole.steps == 2
+    file, steps = tmp_path / "fold 1.pt", []
+
+    def begin(limit):
+        search = make_search(task, 0, settings)
+        step = search.step
+
+        def counted(*given):
+            if len(steps) == limit:
+                raise Killed
+            steps.append(1)
+            return step(*given)
+
+        search.step = counted
+        return search
+
+    with pytest.raises(Killed):
+        begin(after).run(4, file)
+    again = begin(None)
+    assert again.run(4, file) == losses
+    assert len(steps) == 8 + after % 2  # of the epoch in which it was killed
+    assert again.policy.best(3) == whole.policy.best(3)
+    assert not file.exists()
+    steps.clear()
+    with pytest.raises(Killed):
+        begin(4).run(4, file)
+    other = make_search(replace(task, config=replace(task.config, seed=1)), 0, settings)
+    assert len(other.run(4, file)) == 4  # of other settings it begins again
+    assert other.losses != losses

@@ -4,18 +4,25 @@ import math
 import os
 import signal
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from fasteraa.errors import RunError
 from fasteraa.methods import Budget
-from fasteraa.methods.fast_aa import FastAASettings, FoldTrials, Journal, Trial, payable_trials, try_all
+from fasteraa.methods.fast_aa import FastAA, FastAASettings, FoldTrials, Journal, Trial, payable_trials, try_all
 from fasteraa.methods.space import Space
 from fasteraa.methods.tpe import Apart, Tpe, ready, suggesters
+from fasteraa.runtime.decisions import Decisions
+from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner.local import LocalRunner
 
-from .planted import RECIPE, scripted, task_of
+from ..train.conftest import levels
+from .planted import RECIPE, dose, scripted, summary, task_of
 
 SPACE = Space(("rotate", "invert", "brightness"), sub_policies=1)
+SPACE_OF_TWO = Space(("rotate", "invert"))
 
 
 class Scorer:
@@ -77,7 +84,12 @@ def test_folds_share_what_the_networks_leave(tmp_path):
     folds = len(task.folds)
     runner = scripted(tmp_path, image_seconds=1 / 60)  # a second for an epoch
     planned = payable_trials(task, Budget(8 * 60 * folds), runner, FastAASettings())
-    assert planned == {"trainings": folds, "epochs": 90, "trials": 200, "trial_seconds": (8 * 60 - 90) * folds}
+    assert planned.pop("seconds") == pytest.approx(8 * 60 * folds, abs=5)
+    assert planned == {"trainings": folds, "epochs": 90, "trials": 200}
+    task = replace(task, decisions=Decisions(tmp_path / "schedule.json", "a race"))
+    assert FastAA()._left(task, {"seconds": 100.0}, 30.0) == 70.0  # by what the networks really took
+    assert FastAA()._left(task, {"seconds": 100.0}, 90.0) == 70.0  # and the same when it continues
+    assert FastAA()._left(task, {}, 90.0) == math.inf
     counted = payable_trials(task, Budget(trainings=folds + 1), runner, FastAASettings(trials=10_000))
     passes = 3 * 90 * task.train_images / (5 * len(task.folds[0].held_out))  # those of a training, in trials
     assert counted == {"trainings": folds + 1, "epochs": 90, "trials": math.floor(passes / folds)}
@@ -93,3 +105,35 @@ def test_tpe_learns():
         scores.append(abs(code[1] - 7) + abs(code[4] - 2))
         tpe.tell(scores[-1])
     assert sum(scores[-10:]) < 0.6 * sum(scores[:10])
+
+
+@pytest.mark.slow
+def test_planted_truth(tmp_path):
+    """Inverted, dark images are bright ones: what is kept inverts less than what is drawn. Killed, it continues."""
+    data = levels(90, apart=75)
+    task = task_of(("rotate", "invert"), data=data, recipe=replace(RECIPE, epochs=12))
+    method, budget = FastAA(FastAASettings(trials=24, passes=1, kept=4)), Budget(trainings=60)
+    with LocalRunner(RunCache(tmp_path / "whole").open(), device="cpu", jobs=1) as runner:
+        whole = method.candidates(task, budget, runner)
+    together, _ = whole
+    assert len(together.details["tried"]) == 3 * 24
+    drawn = [dose(SPACE_OF_TWO.decode(SPACE_OF_TWO.draw(Random(seed))), "invert") for seed in range(100)]
+    assert dose(together.policy, "invert") < 0.6 * sum(drawn) / len(drawn)
+    killed = replace(task, folder=RunFolder(tmp_path / "run"))
+    append, lines = Journal.append, []
+
+    def stop(journal, trial):
+        append(journal, trial)
+        lines.append(1)
+        if len(lines) == 17:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "append", stop)
+        with (
+            LocalRunner(RunCache(tmp_path / "killed").open(), device="cpu", jobs=1) as runner,
+            pytest.raises(KeyboardInterrupt),
+        ):
+            method.candidates(killed, budget, runner)
+    with LocalRunner(RunCache(tmp_path / "killed").open(), device="cpu", jobs=1) as runner:
+        assert summary(method.candidates(killed, budget, runner)) == summary(whole)

@@ -29,7 +29,7 @@ def test_it_reads_what_it_wrote(journal):
 
 
 def row(code=(1, 1), error=0.5, seconds=1.0):
-    return json.dumps(sealed({"code": list(code), "error": error, "seconds": seconds})).encode()
+    return json.dumps(sealed({"trial": 1, "code": list(code), "error": error, "seconds": seconds})).encode()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def row(code=(1, 1), error=0.5, seconds=1.0):
         row(code=(1, 10)),
         row(code=(1, 1, 1)),
         row(error="x"),
-        json.dumps(sealed({"code": [1, 1]})).encode(),
+        json.dumps(sealed({"trial": 1, "code": [1, 1]})).encode(),
         row(code=(1, -1)),
     ],
     ids=range(13),
@@ -56,6 +56,17 @@ def test_what_is_no_trial_is_forgotten(journal, line):
     journal.file.write_bytes(first + line + b"\n" + last)
     assert journal.read() == TRIALS[:1]
     assert journal.file.read_bytes() == first
+
+
+def test_a_line_that_is_lost_or_doubled_is_noticed(journal):
+    """What a trial tried depends on its number."""
+    a, b, c = journal.file.read_bytes().splitlines(keepends=True)
+    for lines, kept in (((b, c), 0), ((a, c), 1), ((a, a, b, c), 1), ((a, c, b), 1), ((a, b), 2)):
+        journal.file.write_bytes(b"".join(lines))
+        assert journal.read() == TRIALS[:kept]
+        for trial in TRIALS[kept:]:
+            journal.append(trial)
+        assert journal.file.read_bytes() == a + b + c
 
 
 def test_every_flipped_bit_is_noticed(journal):

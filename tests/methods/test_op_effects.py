@@ -276,6 +276,29 @@ def test_without_time_or_operations_there_is_no_experiment(tmp_path):
     assert len(runner.trained) == 18
 
 
+@pytest.mark.parametrize(("in_time", "finished"), [(20, 27), (10, 0)])
+def test_on_a_machine_that_is_slower_than_was_measured_it_ends_with_what_it_has(
+    tmp_path, monkeypatch, in_time, finished
+):
+    """36 trainings were planned; in the time that they have only so many end. Fewer than 18 say nothing."""
+    task, now = task_of(), [1000.0]
+    budget = Budget(36.5 * RECIPE.epochs * task.train_images)
+    monkeypatch.setattr(module.time, "time", lambda: now[0])
+
+    def script(job):
+        now[0] += budget.seconds / in_time
+        return {"error": 10.0, "held_out_loss": 0.5, "train_loss": 0.1}
+
+    runner = scripted(tmp_path, script, image_seconds=1.0)
+    candidates = OpEffects().candidates(task, budget, runner)
+    assert len(runner.trained) == int(1.3 * in_time) + 1
+    assert [each.details["effects"].trainings for each in candidates[:1]] == [finished] * bool(finished)
+    count = len(runner.trained)
+    again = OpEffects().candidates(task, budget, runner)  # resumed: with the same trainings
+    assert [each.policy.hash for each in again] == [each.policy.hash for each in candidates]
+    assert len(runner.trained) == count
+
+
 def test_losses_below_that_of_one_image_say_nothing():
     """Where no image is wrong, losses of 1e-9 and 1e-3 are the same; by their logarithms all would hang on chance."""
     jobs = drawn_jobs(task_of(), TESTED, 54, 4)

@@ -44,7 +44,9 @@ def test_planted_truth(tmp_path):
     for policy in (best.policy, *best.on_folds.values(), first.policy):
         assert dose(policy, "invert") < 0.5 * drawn["invert"]
         assert dose(policy, "rotate") > 1.2 * drawn["rotate"]
-    assert task.progress.lines == ["random: 90 trainings of 4 epochs of small"]
+    first, *lines = task.progress.lines
+    assert first == "random: 90 trainings of 4 epochs of small"
+    assert [line.split(" random")[0] for line in lines] == [f"random: {9 * k}/90" for k in range(1, 11)]
 
 
 def test_what_races_on_a_fold_was_tried_on_the_others(tmp_path):

@@ -8,6 +8,7 @@ from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa.step import METRICS, Step
 from fasteraa.nets import Critic, build
 from fasteraa.policy.soft import SoftPolicy
+from fasteraa.runtime.memory import resident_memory
 
 PLAIN = SearchConfig(flip=False, crop=0.0)
 
@@ -95,6 +96,13 @@ def test_normalise_by_the_images():
     torch.testing.assert_close(normal.mean((0, 2, 3)), torch.zeros(3), atol=1e-4, rtol=0)
     torch.testing.assert_close(normal.std((0, 2, 3)), torch.ones(3), atol=1e-3, rtol=0)
     assert torch.isfinite(Normalise.of(torch.zeros(4, 3, 2, 2, dtype=torch.uint8))(torch.zeros(1, 3, 2, 2))).all()
+
+
+def test_normalise_takes_no_memory_by_the_number_of_images():
+    images = torch.zeros(12_000, 3, 32, 32, dtype=torch.uint8)
+    before = resident_memory()
+    Normalise.of(images)
+    assert resident_memory() - before < 2 * images.numel()  # a new buffer for every slice left 11 times as much
 
 
 def test_baseline_crops_and_flips():

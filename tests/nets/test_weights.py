@@ -1,10 +1,13 @@
 """Weights from files: what fits is loaded, what does not is named, nothing is executed."""
 
+import math
 import pickle
+import zipfile
 
 import pytest
 import torch
 
+from fasteraa.comparison.setup import check_network_builds
 from fasteraa.errors import ConfigError
 from fasteraa.nets import build, preprocessing
 from fasteraa.nets.weights import read_weights
@@ -73,6 +76,23 @@ def test_files_that_hold_no_weights(content, tmp_path):
         build(LITE0, 3, 64, weights=tmp_path / "list.pth")
 
 
+def test_weights_that_grow_or_are_no_numbers(tmp_path):
+    """A compressed file, a tensor of one value that pretends to be many, and what a flipped bit may leave."""
+    file = tmp_path / "w.pth"
+    torch.save({"a": torch.zeros(100_000)}, file)
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(tmp_path / "small.pth", "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(ConfigError, match="could not be read: it is compressed"):
+        read_weights(tmp_path / "small.pth")
+    torch.save({"a": torch.zeros(1).expand(10**12)}, file)
+    with pytest.raises(ConfigError, match="the tensor 'a' is larger than the file"):
+        read_weights(file)
+    torch.save({"a": torch.tensor([1, 2]), "b": torch.tensor([0.5, math.nan])}, file)
+    with pytest.raises(ConfigError, match="the tensor 'b' holds values that are not finite"):
+        read_weights(file)
+
+
 def test_a_tag_of_pretrained_weights_is_not_silently_random():
     with pytest.raises(ConfigError, match=r"names pretrained weights .* say --pretrained"):
         build("timm:resnet18.a1_in1k", 3, 64)
@@ -112,3 +132,12 @@ def test_a_transformer_takes_weights_of_another_input_size(tmp_path):
     assert net(torch.zeros(1, 3, 96, 96)).shape == (1, 3)
     means = [each.detach().mean().item() for each in (net.body.pos_embed, whole.pos_embed)]
     assert means[0] == pytest.approx(means[1], abs=0.02)
+
+
+def test_a_network_that_takes_one_size_alone_says_so():
+    pytest.importorskip("timm")
+    with pytest.raises(
+        ConfigError, match=r"'timm:test_vit' does not take images of 100x100 \(.*\): it is made for 160"
+    ):
+        check_network_builds("timm:test_vit", 100, False, "")
+    check_network_builds("timm:test_vit", 96, False, "")

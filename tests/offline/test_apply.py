@@ -79,6 +79,30 @@ def test_batches_do_not_matter(make, tmp_path, monkeypatch):
     assert content(tmp_path / "large") == content(tmp_path / "small")
 
 
+class Arrays:
+    """The photos as a data set of arrays, or of Pillow images."""
+
+    def __init__(self, folder, as_is):
+        self.files, self.as_is = sorted(folder.rglob("*.*g")), as_is
+        self.targets = [place % 2 for place in range(len(self.files))]
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, place):
+        image = Image.open(self.files[place]).convert("RGB")
+        return (image if self.as_is else np.asarray(image)), self.targets[place]
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_arrays_are_what_pillow_images_are(make, photos, tmp_path, size):
+    """Without a Pillow image in between, which costs more than a policy on few pixels."""
+    policy = Policy((SubPolicy(((Choice("sample_pairing", 1.0, 0.5),),)),))
+    for name, as_is in (("arrays", False), ("pictures", True)):
+        make(name, source=Arrays(photos, as_is), policy=policy if size else "trivialaugment-wide", size=size)
+    assert members(tmp_path / "arrays") == members(tmp_path / "pictures")
+
+
 def test_what_is_written_can_be_read(make, photos, tmp_path):
     make("folder", format="folder", copies=3)
     data = load(tmp_path / "folder")
@@ -201,6 +225,34 @@ def test_nothing_is_made_twice(make, tmp_path, monkeypatch):
     assert made == [2]
     kept = {path: path.stat().st_mtime_ns for path in before if path.name != "train-000002.tar"}
     assert kept.items() <= before.items()
+
+
+@pytest.mark.parametrize("format", ["shards", "folder"])
+def test_what_was_damaged_is_made_again(make, tmp_path, format):
+    """A bit of a file or of a record, a file cut short, one that is gone: finished is what is whole."""
+    make(format=format)
+    whole = content(tmp_path / "out")
+    names = [name for name in whole if name.startswith(("train", ".tasks"))]
+    for number in (0, len(names) // 2, len(names) - 1):  # a record, and files or shards
+        path, good = tmp_path / "out" / names[number], whole[names[number]]
+        place = 31 * (number + 1) % len(good)
+        path.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
+        (tmp_path / "out" / names[number - 1]).unlink()
+        make(format=format)
+        assert content(tmp_path / "out") == whole
+        path.write_bytes(good[:place])
+        make(format=format)
+        assert content(tmp_path / "out") == whole
+
+
+def test_a_damaged_manifest_is_named(make, tmp_path):
+    make()
+    file = tmp_path / "out" / "apply.json"
+    for text in (file.read_text().replace('"seed": 0', '"seed": 1'), "{", "[]", ""):
+        file.write_text(text)
+        with pytest.raises(RunError, match=r"apply.json' is damaged, so what the folder holds is not known"):
+            make(seed=1)
+        assert file.read_text() == text
 
 
 def killed_at(make, folder, count):

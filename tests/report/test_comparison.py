@@ -9,6 +9,7 @@ import pytest
 
 from fasteraa.comparison.per_op import Drop, OpHarm, PerOp, SubPolicyHarm
 from fasteraa.comparison.table import Comparison, Row
+from fasteraa.errors import RunError
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import (
     caption,
@@ -99,7 +100,10 @@ def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
     publish(lost, tmp_path)
     assert read_comparison(tmp_path / "comparison.json") == lost
     content = json.loads((tmp_path / "comparison.json").read_text())
-    del content["diverged"]  # as older versions wrote it
+    (tmp_path / "comparison.json").write_text(json.dumps({**content, "held_out_images": 9}))
+    with pytest.raises(RunError, match="its content does not match its digest"):
+        read_comparison(tmp_path / "comparison.json")
+    del content["diverged"], content["sha256"]  # as older versions wrote it
     (tmp_path / "comparison.json").write_text(json.dumps(content))
     assert read_comparison(tmp_path / "comparison.json") == comparison
 

@@ -33,7 +33,9 @@ from fasteraa.train.statistics import estimate, paired
 
 OF_COMPARISON = ["comparison", "per-op"]
 OF_GRADIENT_SEARCH = ["curves", "operations"]
-SECTIONS = ["result", "policy", "gallery", "heat", *OF_GRADIENT_SEARCH, *OF_COMPARISON, "about", "repeat", "use"]
+ANSWER = ["result", "use", "candidates", "effects", "gallery", "policy"]
+SECTIONS = [*ANSWER, *OF_COMPARISON, "tried", "heat", *OF_GRADIENT_SEARCH, "about", "repeat"]
+MEASURED = ["effects", "tried"]  # shown where there is something to show
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> & {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "input"}
 
@@ -92,7 +94,11 @@ def run(tmp_path_factory):
     provenance = {**result.policy.provenance, "race": told}
     chosen = Policy(result.policy.sub_policies, "faster-aa-x2", provenance=provenance).with_strength(2)
     chosen.save(folder / "policy.json")
-    difference = {"label": "faster-aa-x2", "against_none": {"mean": -9.04, "half": 2.06, "n": 2, "p": 0.01}}
+    difference = {
+        "label": "faster-aa-x2",
+        "against_none": {"mean": -9.04, "half": 2.06, "n": 2, "p": 0.01},
+        "better": 0.97,
+    }
     one = {"label": "uniform", "against_none": {"mean": 0.0, "half": None, "n": 1, "p": None}}
     labels = {"faster-aa-x2": "sha256:0", "none": "sha256:1", "uniform": "h", "uniform-x3": "sha256:3"}
     tried = {"dada": [["fold 1", 2.0], ["fold 1", 2.5], ["fold 2", 1.0], ["fold 1", 1.5]]}
@@ -183,10 +189,10 @@ def test_what_it_shows(run, compared):
     text = page_of(run, comparison=compared).text()
     for words in (
         "sample: 32 images of 10 classes at 8 x 8 pixels", "2 of 2 epochs", "The search is finished.",
-        "Strength: every image passes through 2 sub-policies.", "Use faster-aa-x2: 42.0%.",
-        "faster-aa-x2 (chosen) 42.0 -9.0 ± 2.1 1.550 2 1.25", "none 50.0 1 1.00", "uniform 50.0 +0.0 1 lost in epoch 1",
+        "Strength: every image passes through 2 sub-policies.", "About ", "Use faster-aa-x2: 42.0%.",
+        "faster-aa-x2 (chosen) -9.0 ± 2.1 42.0 1.550 97% 2", "none 50.0 1", "uniform lost in epoch 1 +0.0 50.0 1",
         "the budget did not reach for them: uniform-x3.",
-        "rotate -3.0 2.5 invert +12.3 4.0",
+        "rotate -3.0 ± 2.5 invert +12.3 ± 4.0",
         "Methods faster-aa, op-effects, published",
         "Race 1 min 20 s, 4 trainings of up to 60 epochs of small, 3 folds",
         "mine | <b>bold</b> 8.50",
@@ -201,8 +207,12 @@ def test_what_it_shows(run, compared):
 def test_the_answer_comes_first(run):
     text = page_of(run).text()
     sentence, table = text.index("Use faster-aa-x2: 42.0%."), text.index("faster-aa-x2 (chosen)")
-    others = [text.index(words) for words in ("Fingerprint of the images", "Versions", "passes through 2 sub-policies")]
-    assert text.index("How the policy was chosen") < sentence < table < min(others)
+    others = [
+        text.index(words)
+        for words in ("Fingerprint of the images", "Versions", "Gradient search", "sub-policies in words")
+    ]
+    code = text.index("policy.transform()")
+    assert text.index("What to use") < sentence < code < table < text.index("Draw again") < min(others)
 
 
 def test_a_policy_of_version_01_shows_its_table(copy):
@@ -216,8 +226,8 @@ def test_a_policy_of_version_01_shows_its_table(copy):
     other.save(copy / "policy.json")
     text = page_of(copy).text()
     assert "Use faster-aa-x2: 42.0%." in text
-    assert "faster-aa-x2 (chosen) 42.0 1.550 2 1.25" in text  # no difference is known
-    assert "uniform 50.0 1 lost in epoch 1" in text
+    assert "faster-aa-x2 (chosen) 42.0 1.550 2" in text  # no difference is known
+    assert "uniform lost in epoch 1 50.0 1" in text
     assert "uniform-x3" not in text
 
 
@@ -247,14 +257,20 @@ def test_what_methods_tried(run):
     (points,) = re.findall(r'points="([^"]*)"', shown["svg"].split("line s0", 1)[1])[:1]
     heights = [float(point.split(",")[1]) for point in points.split()]
     assert heights[0] == heights[1] < heights[2]  # 2, still 2, then 1.5, which is drawn lower
-    for odd in (3, {"x": 3}, {"x": [3, ["a"], ["a", "b"]]}):
+    timed = {"tried": {"pba": [["fold 1", 2.0, 30.0], ["fold 2", 3.0, 30.0], ["fold 1", 1.0, 60.5]]}}
+    (shown,) = view(replace(record, result=timed), Options())["tried"]
+    assert shown["about"] == "3 tries, 2 min 0 s"
+    assert "best score of pba by its seconds" in shown["svg"]
+    first, last = re.search(r'points="([^"]*)"', shown["svg"].split("line s0", 1)[1]).group(1).split()
+    assert float(first.split(",")[0]) < float(last.split(",")[0])  # 30 s, and 120.5 s with the other fold's
+    for odd in (3, {"x": 3}, {"x": [3, ["a"], ["a", "b"], ["a", 1, None], ["a", float("nan")], ["a", True]]}):
         assert view(replace(record, result={"tried": odd}), Options())["tried"] == []
 
 
 def test_the_folder_of_a_race(raced):
     page = page_of(raced)
     sections = [attributes["id"] for attributes in page.all("section")]
-    assert sections == [name for name in SECTIONS if name not in OF_GRADIENT_SEARCH]
+    assert sections == [name for name in SECTIONS if name not in OF_GRADIENT_SEARCH + MEASURED]
     text = page.text()
     assert "The race is finished." in text
     known = json.loads((raced / "result.json").read_text())
@@ -338,15 +354,18 @@ def test_timm_alone_does_the_policys_work(run):
     assert [kind for kind in kinds if kind != "PolicyAugment"] == [type(step).__name__ for step in plain.transforms]
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_the_code_runs(run, place):
+@pytest.mark.parametrize("place", range(7))
+def test_the_code_runs(run, place, monkeypatch):
     title, code = view(read_run(run), Options())["code"][place]
-    if title in ("timm", "albumentations"):
-        pytest.importorskip(title)
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    needed = {"DALI": "nvidia.dali", "Keras": "keras"}.get(title, title)
+    if title not in ("torchvision", "batches"):
+        pytest.importorskip(needed)
     batch = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
     names = {"train_images": batch, "batch": batch}
     exec(code, names)
-    assert callable(names.get("transform", names["policy"]))
+    assert title == "DALI" or callable(names.get("transform", names.get("layer", names["policy"])))
+    assert len(view(read_run(run), Options())["code"]) == 8
 
 
 def test_heat_map_by_hand(run, tmp_path):
@@ -460,7 +479,7 @@ def test_the_folder_of_version_01_still_has_a_page(copy):
     (copy / "methods/faster-aa/checkpoint.pt").unlink()  # else it says the same as found.json
     assert "objective = &#34;hard&#34;" in make_page(copy, Options())
     page = page_of(copy)
-    assert [attributes["id"] for attributes in page.all("section")] == SECTIONS
+    assert [attributes["id"] for attributes in page.all("section")] == [name for name in SECTIONS if name != "tried"]
     assert "Of the gradient search's policy." in page.text()
     assert "settings of today: fasteraa search --out runs/again" in page.text()
     assert status(copy) | {"version": ""} == {"state": "finished", "epochs": 2, "planned": 2, "version": ""}
@@ -472,7 +491,7 @@ def test_missing_pieces(copy):
         ("methods/faster-aa/metrics.jsonl", "No epoch is done yet"),
         ("methods/faster-aa/checkpoint.pt", "How often an image is transformed by the operation"),
         ("methods/faster-aa/faster-aa.json", "Of the policy to use."),
-        ("result.json", "faster-aa-x2 (chosen) 42.0 1.550 2 1.25"),
+        ("result.json", "faster-aa-x2 (chosen) 42.0 1.550 2"),
         ("preview.png", "Sub-policy 1"),
         ("methods/faster-aa/start.json", "holds neither the start of the gradient search nor its checkpoint"),
         ("config.toml", "The search is finished."),
@@ -483,7 +502,8 @@ def test_missing_pieces(copy):
         assert (" course " in page.text()) == (
             copy / "methods/faster-aa/checkpoint.pt"
         ).exists()  # no line where no course is known
-        assert [attributes["id"] for attributes in page.all("section")] == SECTIONS
+        without = [] if (copy / "result.json").exists() else ["tried"]
+        assert [attributes["id"] for attributes in page.all("section")] == [s for s in SECTIONS if s not in without]
 
 
 def test_pictures_without_the_data(copy):
@@ -493,7 +513,8 @@ def test_pictures_without_the_data(copy):
     sheet = page_of(copy).all("img")
     assert [image.get("class") for image in sheet] == ["sheet"]
     assert sheet[0]["src"].startswith("data:image/png;base64,")
-    assert len(page_of(copy, source="sample").all("img")) == 2 + 3
+    assert len(page_of(copy, source="sample").all("img")) == 3  # each sub-policy alone
+    assert len(page_of(copy, source="sample").all("use")) == 6 + 2 * 6  # originals, and two draws
     (copy / "preview.png").unlink()
     assert "There are no pictures" in page_of(copy).text()
     with pytest.raises(FasterAAError, match="no such file or folder"):
@@ -580,6 +601,14 @@ def test_damaged_folders_are_one_line(copy, name, content, message):
     with pytest.raises(FasterAAError, match=message) as caught:
         make_page(copy, Options())
     assert "\n" not in str(caught.value)
+
+
+def test_a_value_that_changed_in_the_result_is_noticed(raced, tmp_path):
+    folder = shutil.copytree(raced, tmp_path / "run")
+    text = (folder / "result.json").read_text()
+    (folder / "result.json").write_text(text.replace("0.", "1.", 1))
+    with pytest.raises(RunError, match=r"result.json' is damaged \(its content does not match its digest\)"):
+        make_page(folder, Options())
 
 
 def test_a_checkpoint_of_other_settings(copy):
@@ -731,13 +760,15 @@ def address(run, compared, tmp_path_factory):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [360, 800, 1400])
+@pytest.mark.parametrize("width", [360, 390, 900, 1400])
 def test_it_loads_and_fits(browser, address, width, dark):
     browser.open(address, width, dark)
     assert browser.complaints() == []
     assert browser.asked_for() == [address]
     browser.ask("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert browser.ask("document.documentElement.scrollWidth") == width
+    wide = "[...document.querySelectorAll('.forest, .tiles, .stack')].map((one) => one.scrollWidth - one.clientWidth)"
+    assert max(browser.ask(wide)) <= 1  # no column is cut off, and none has to be scrolled to
     assert browser.ask("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
     assert browser.ask(f"{PAINT} === 'rgb(21, 23, 26)'") is dark
     assert len(browser.picture()) > 20_000
@@ -755,9 +786,10 @@ def test_long_numbers_on_an_axis_are_not_cut_off(browser, copy, tmp_path):
     write_report(copy, tmp_path / "report.html", Options())
     browser.open((tmp_path / "report.html").as_uri(), 390)
     words = "[...document.querySelectorAll('.chart text')]"
+    level = f"{words}.filter((text) => !text.hasAttribute('transform'))"
     assert "0.0005" in browser.ask(f"{words}.map((text) => text.textContent)")
-    assert browser.ask(f"Math.min(...{words}.map((text) => text.getBBox().x))") >= 0
-    assert browser.ask(f"Math.max(...{words}.map((text) => text.getBBox().x + text.getBBox().width))") <= 360
+    assert browser.ask(f"Math.min(...{level}.map((text) => text.getBBox().x))") >= 0
+    assert browser.ask(f"Math.max(...{level}.map((text) => text.getBBox().x + text.getBBox().width))") <= 360
 
 
 def test_the_heat_map_can_be_switched(browser, address, run):
@@ -803,6 +835,48 @@ def test_the_theme_switch(browser, address):
     browser.ask("document.getElementById('theme').click()")
     assert browser.ask(PAINT) == light
     browser.ask("localStorage.clear()")
+
+
+def test_libraries_are_tabs(browser, address):
+    """One is shown, by mouse and by keys, and the page comes back with it."""
+    panels = "[...document.querySelectorAll('[role=tabpanel]')]"
+    shown = f"{panels}.filter((panel) => panel.offsetParent).map((panel) => panel.id)"
+    browser.open(address)
+    browser.ask("localStorage.clear()")
+    browser.open(address)
+    assert browser.ask(shown) == ["panel-1"]
+    browser.ask("document.getElementById('tab-3').click()")
+    assert browser.ask(shown) == ["panel-3"]
+    browser.press("ArrowRight")
+    assert browser.ask(shown) == ["panel-4"]
+    assert browser.ask("document.activeElement.getAttribute('aria-selected')") == "true"
+    browser.open(address)
+    assert browser.ask(shown) == ["panel-4"]
+    browser.ask("localStorage.clear()")
+    assert browser.complaints() == []
+
+
+def test_draw_again_shows_another_draw_and_its_words(browser, address, run):
+    gallery = view(read_run(run), Options())["gallery"]
+    words = "[...document.querySelectorAll('.drawn p')].map((p) => p.innerText.split('\\n'))"
+    boxes = "[...document.querySelectorAll('.drawn svg')].map((svg) => svg.getAttribute('viewBox'))"
+    browser.open(address)
+    for first in (0, 2):
+        rows = [each or ["unchanged"] for row in gallery.draws[first : first + 2] for each in row]
+        assert browser.ask(words) == rows
+        assert browser.ask(boxes) == [gallery.box(1 + first + at // 6, at % 6) for at in range(12)]
+        browser.ask("document.getElementById('again').click()")
+    assert browser.ask("document.getElementById('drawn').textContent") == "Draws 5 to 6 of 40"
+    assert browser.complaints() == []
+
+
+def test_print_has_no_controls(browser, address):
+    browser.open(address)
+    browser.do("Emulation.setEmulatedMedia", media="print")
+    hidden = "['#theme', '#again', 'nav', '[role=tablist]'].every((each) => !document.querySelector(each).offsetParent)"
+    assert browser.ask(hidden)
+    assert browser.ask("document.querySelector('#panel-1 pre').offsetParent !== null")
+    browser.do("Emulation.setEmulatedMedia", media="")
 
 
 def test_code_can_be_taken_along(browser, address):

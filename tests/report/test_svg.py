@@ -1,10 +1,11 @@
 """Scales, marks and drawings by hand."""
 
+import re
 from xml.etree import ElementTree
 
 import pytest
 
-from fasteraa.report.charts import chart, row_bar, spark
+from fasteraa.report.charts import Forest, chart, row_bar, smoothed, spark
 from fasteraa.report.svg import Scale, dot, drawing, error_bar, line, short, text, ticks, x_axis, y_axis
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -100,8 +101,37 @@ def test_curves():
     assert root.get("aria-label") == "<losses>"
     assert [each.text for each in root.iter("title")] == ["a & b", "one"]
     assert [each.get("class") for each in root.iter() if each.tag in ("polyline", "circle")] == ["line s0", "dot s1"]
-    assert [each.text for each in root.iter("text")][-2:] == ["1", "2"]  # epochs
+    assert [each.text for each in root.iter("text")][-3:] == ["1", "2", "epoch"]
+    titled = ElementTree.fromstring(chart("a", [("a", [(1, 2.0), (2, 4.0)])], "tries", "loss"))
+    assert [each.text for each in titled.iter("text")][-2:] == ["tries", "loss"]
     assert chart("none", [("a", [])]) == ""
+
+
+def test_smoothed_curves_by_hand():
+    """The average over a fifth of the curve; what was measured is there, too."""
+    curve = [(epoch, float(epoch % 2)) for epoch in range(20)]
+    assert smoothed(curve[:9]) == curve[:9]
+    found = smoothed(curve)
+    assert [x for x, _ in found] == list(range(20))
+    assert found[10][1] == pytest.approx(2 / 5)  # 8 to 12
+    assert found[0][1] == pytest.approx(1 / 3)
+    classes = re.findall(r'class="(line[^"]*)"', chart("a", [("a", curve)], smooth=True))
+    assert classes == ["line s0 faint", "line s0"]
+
+
+def test_intervals_beside_a_line_at_zero():
+    """On one scale, which holds all of them and zero."""
+    forest = Forest([(-2.0, 1.0), (4.0, None)])
+    row = ElementTree.fromstring(forest.row(-2.0, 1.0, "good"))
+    (zero, reach, middle) = [[float(point.split(",")[0]) for point in each.get("points").split()] for each in row]
+    assert reach[0] < middle[0] == middle[1] < reach[1] < zero[0]
+    assert middle[0] == pytest.approx(sum(reach) / 2, abs=0.1)
+    assert [each.get("class") for each in row] == ["zero", "reach good", "middle good"]
+    assert len(list(ElementTree.fromstring(forest.row(4.0, None)))) == 2  # of one training there is no interval
+    ticks = [int(each.text) for each in ElementTree.fromstring(forest.axis())]
+    assert 0 in ticks
+    assert ticks == sorted(ticks)
+    assert Forest([]).axis()
 
 
 def test_long_labels_keep_their_end():

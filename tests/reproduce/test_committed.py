@@ -5,6 +5,7 @@ A change of what keys are made of, or of how that is written, would make everyth
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,3 +122,20 @@ def splits(cache):
         )
         for record in records
     }
+
+
+def test_a_packed_search_with_a_budget_is_found(tmp_path):
+    """So that a table of methods at an equal budget can be made from what is kept of it."""
+    setting = SimpleNamespace(out=tmp_path, quick=False)
+    search = Search(source="cifar10", methods=("pba",), minutes=1.0, per_seed=False, settings={})
+    store = SearchStore(setting)
+    store._fingerprint = lambda search: "f" * 64
+    assert store.read(search, 0) is None
+    folder = store.folder(search, 0)
+    named("random", seed=3).save(folder / "policy.json")
+    assert store.read(search, 0).hash == named("random", seed=3).hash
+    pack(tmp_path)
+    shutil.rmtree(tmp_path / "searches")
+    again = SearchStore(setting)
+    again._fingerprint = store._fingerprint
+    assert again.read(search, 0).hash == named("random", seed=3).hash

@@ -151,7 +151,7 @@ def test_other_commands_are_refused_and_one_rank_says_so(fasteraa, monkeypatch):
 
 def start(count, out, *more):
     settings = ("--no-race", "--subset", 64, "--batch-size", 16, "--size", 16, "--ops", "flip,sample_pairing,rotate")
-    words = ["--nproc-per-node", count, "-m", "fasteraa", "search", "--out", out, *settings, *more]
+    words = ["--standalone", "--nproc-per-node", count, "-m", "fasteraa", "search", "--out", out, *settings, *more]
     command = [sys.executable, "-m", "torch.distributed.run", *map(str, words)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -167,14 +167,18 @@ def ended(run):
 def wait_for(folder, epochs):
     latest = time.monotonic() + 120
     while time.monotonic() < latest:
-        if (folder / "metrics.jsonl").exists() and len(distances(folder)) >= epochs:
+        if metrics(folder).exists() and len(distances(folder)) >= epochs:
             return
         time.sleep(0.1)
     pytest.fail("the search did not begin")
 
 
+def metrics(folder):
+    return folder / "methods" / "faster-aa" / "metrics.jsonl"
+
+
 def distances(folder):
-    return [json.loads(line)["distance"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line)["distance"] for line in metrics(folder).read_text().splitlines()]
 
 
 def rank_process(agent, rank):
@@ -205,6 +209,42 @@ def test_a_killed_rank_ends_the_others_and_the_run_continues_with_another_number
     assert ended(again) == 0
     expected = distances(tmp_path / "whole")[:6]
     assert distances(tmp_path / "run")[:3] == pytest.approx(expected[:3], rel=0.02)  # rounding grows with the steps
+
+
+def compared(count, out, *more):
+    """`fasteraa compare` in a process of its own, or shared by ranks."""
+    settings = ("--policies", "none,uniform", "--seeds", 2, "--network", "small", "--subset", 64, "--size", 16)
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count] if count else []
+    words = [*ranks, "-m", "fasteraa", "compare", "--device", "cpu", "--batch-size", 16, "--set", "precision=float32"]
+    command = [sys.executable, *map(str, (*words, *settings, "--out", out, *more))]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+def losses(folder):
+    records = [json.loads(path.read_text()) for path in sorted((folder / "runs").glob("*.json"))]
+    return {(record["label"], record["seed"]): record["held_out_loss"] for record in records}
+
+
+@pytest.mark.alone
+def test_a_killed_rank_ends_a_shared_training_which_continues(tmp_path):
+    """Nothing that was finished is trained again, and the numbers are those of one process."""
+    run = compared(2, tmp_path / "run", "--epochs", 60, "--lr", 0.001)
+    latest = time.monotonic() + 120
+    while not losses(tmp_path / "run") and time.monotonic() < latest:
+        time.sleep(0.05)
+    os.kill(rank_process(run.pid, 1), signal.SIGKILL)
+    said = run.communicate(timeout=120)[0]
+    lines = [line for line in said.splitlines() if line.startswith("fasteraa:")]
+    assert len(lines) == 1
+    assert lines[0].startswith("fasteraa: rank 1 of 2 has ended")
+    assert said.startswith("2 ranks (gloo, on CPUs) share every batch of each training\n")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "runs").glob("*.json")}
+    assert ended(compared(3, tmp_path / "run", "--epochs", 60, "--lr", 0.001)) == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert ended(compared(0, tmp_path / "alone", "--epochs", 60, "--lr", 0.001)) == 0
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), rel=0.05)
 
 
 @pytest.mark.alone

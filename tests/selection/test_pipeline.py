@@ -251,6 +251,18 @@ def test_seconds_of_methods_are_not_there_for_the_race(scripted, monkeypatch):
     assert result.race.seconds == pytest.approx(100.0, abs=5)
 
 
+@pytest.mark.parametrize("image_seconds", [0.0001, 0.01, 1.0])
+def test_methods_leave_the_race_the_time_that_it_needs(scripted, tmp_path, image_seconds):
+    """Of 300 s: half where that leaves enough, else what a race of six candidates does not need."""
+    scripted.options = {"image_seconds": image_seconds}
+    method = Trains(most=0)
+    run([Proposes(*TWO), method], race=RaceConfig(minutes=5, network="small", epochs=60), folder=tmp_path)
+    share = method.shares[0].seconds
+    needed = json.loads((tmp_path / "race" / "schedule.json").read_text())["race/least"]["seconds"]
+    assert needed == pytest.approx(13 * 60 * 26 * image_seconds, rel=0.1)  # trainings, epochs, images of a fold
+    assert share == pytest.approx({0.0001: 150, 0.01: 300 - needed, 1.0: 0}[image_seconds], abs=2)
+
+
 # --- without one -----------------------------------------------------------------------------------------------------
 
 
@@ -478,14 +490,16 @@ def test_a_search_that_was_stopped_continues_as_it_was_planned(scripted, tmp_pat
     assert slower.effects == whole.effects
 
 
-def test_a_search_that_is_over_is_the_same_again(scripted, tmp_path):
+def test_a_search_that_is_over_is_the_same_again(scripted, tmp_path, monkeypatch):
     said = []
     first = run([Proposes(*TWO)], folder=tmp_path, said=said)
     assert "the race that was begun continues" not in said
     scripted.options = {"image_seconds": 100.0}
+    prepared = []
+    monkeypatch.setattr(ScriptedRunner, "prepare", lambda self, splits: prepared.append(splits))
     again = run([Proposes(*TWO)], folder=tmp_path, said=said)
     assert "the race that was begun continues" in said
-    assert scripted.made[-1].trained == []
+    assert scripted.made[-1].trained == prepared == []  # processes take seconds to start
     assert again.race == first.race
 
 

@@ -152,7 +152,7 @@ def test_what_is_predicted_is_kept_with_the_schedule(tmp_path):
         expected = {each.label: each.expected for each in result.trials}
         assert expected["none"] is None
         kept = json.loads((tmp_path / "schedule.json").read_text())["race"]["expected"]
-        assert kept == {"inverted": list(expected["inverted"])}
+        assert kept == {"inverted": expected["inverted"].numbers}
     file = tmp_path / "schedule.json"
     content = unsealed(json.loads(file.read_text()))
     content["race"]["expected"]["inverted"] = [-3.0, 0.5]

@@ -81,6 +81,9 @@ def test_a_race_may_be_like_the_training_to_come():
         ({"train": {"epoch": 3}}, "unknown setting 'epoch': did you mean 'epochs'"),
         ({"train": {"epochs": "many"}}, "epochs must be a whole number, got 'many'"),
         ({"train": [1]}, r"train must be a table of settings, got \[1\]"),
+        ({"pretrained": True, "weights": "w.pt"}, "timm's own weights .* or with --weights w.pt: not both"),
+        ({"judge": "probe"}, "judge = probe trains a head alone, so the body needs weights"),
+        ({"train": {"freeze": True}}, "train.freeze trains a head alone, so the body needs weights"),
         ({"minute": 3}, "unknown setting 'minute': did you mean 'minutes'"),
     ],
 )

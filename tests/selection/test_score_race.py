@@ -97,6 +97,22 @@ def test_what_is_not_probably_better_is_not_chosen(race):
     assert "uniform has 0.29, but is better with a probability of 58% only" in result.sentence()
 
 
+def test_the_noise_is_that_of_all_finalists(race):
+    """Its own two differences are alike by luck; those of the others show that seeds differ more."""
+    noisy = {"none": (0.30, 0.34, 0.30), "uniform": (0.28, 0.32, 0.28), "cutout": (0.29, 0.27, 0.38)}
+
+    def score(policy, seed, out):
+        return noisy[policy.name][seed]
+
+    alone = race(score, names=("none", "uniform"))
+    assert (alone.chosen, alone.table[0].better) == ("uniform", pytest.approx(1.0))
+    three = race(score, names=("none", "uniform", "cutout"))  # none of them is eliminated
+    assert three.chosen == "none"
+    rows = {row.label: row for row in three.table}
+    assert len(rows["cutout"].scores) == len(rows["uniform"].scores) == 3
+    assert 0.5 < rows["uniform"].better < 0.8
+
+
 def test_a_function_that_raises_is_named_and_the_race_goes_on(race):
     def train(policy, seed, out):
         if policy.name == "cutout":

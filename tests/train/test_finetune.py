@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+import fasteraa
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError
 from fasteraa.policy import Policy
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
-from fasteraa.train.recipe import TrainRecipe, finetune_recipe, image_side, interpolation
+from fasteraa.train.recipe import TrainRecipe, check_body, finetune_recipe, image_side, interpolation
 from fasteraa.train.trainer import Training, set_rates, train
 
 LITE0 = "timm:tf_efficientnet_lite0"
@@ -182,6 +183,15 @@ def test_wrong_settings_are_named():
     ):
         with pytest.raises(ConfigError, match=message):
             TrainRecipe(**settings)
+
+
+def test_a_network_begins_with_one_of_its_weights_and_a_frozen_one_needs_some(photos, tmp_path):
+    with pytest.raises(ConfigError, match="not both"):
+        finetune_recipe(LITE0, pretrained=True, weights="w.pt")
+    for options in ({"pretrained": True, "weights": "w.pt"}, {"train": {"freeze": True}}):
+        with pytest.raises(ConfigError, match=r"not both|so the body needs weights"):
+            fasteraa.compare(photos, "none", out=tmp_path / "run", network=LITE0, **options)
+    assert check_body(TrainRecipe(freeze=True, pretrained=True)).freeze
 
 
 def test_a_probe_computes_features_once_for_each_copy(photos, recipe):

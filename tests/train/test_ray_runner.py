@@ -191,6 +191,25 @@ def test_an_error_of_a_training_is_told(ray, tmp_path, monkeypatch):
         list(runner.run(small_jobs()))
 
 
+def test_a_full_disk_on_a_node_is_one_line_and_loses_nothing(ray, tmp_path, monkeypatch):
+    cache, jobs, real = RunCache(tmp_path).open(), small_jobs(), module.train_group
+
+    def full(there, group, *given):
+        if group[0].seed == 1:
+            raise OSError(28, "No space left on device")
+        return real(there, group, *given)
+
+    monkeypatch.setattr(module, "train_group", full)
+    said = r"^the node \S+ could not keep a checkpoint in .* \(No space left on device\): .* what was finished is kept"
+    with RayRunner(cache) as runner, pytest.raises(RunError, match=said):
+        list(runner.run(jobs))
+    finished = [job for job in jobs if cache.read(job) is not None]
+    assert finished
+    monkeypatch.undo()
+    with LocalRunner(cache, device="cpu", jobs=1) as runner:
+        assert len(list(runner.run(jobs))) == len(jobs)
+
+
 def test_a_head_that_is_lost_is_named(ray, tmp_path, monkeypatch):
     with RayRunner(RunCache(tmp_path).open()) as runner:
         runner.prepare([])
@@ -344,6 +363,26 @@ def test_killed_workers_nodes_drivers_and_heads(cluster, tmp_path):
     with LocalRunner(RunCache(folder).open(), device="cpu", jobs=1) as runner:  # continued without a cluster
         outcomes = {job.seed: outcome.loss for job, outcome in runner.run(jobs)}
     assert outcomes == expected_losses(tmp_path / "local", jobs)
+
+
+@pytest.mark.alone
+@pytest.mark.filterwarnings("ignore")
+def test_a_node_that_joins_in_the_middle_gets_work(cluster, tmp_path):
+    """And the numbers are those of the local runner."""
+    folder = tmp_path / "run"
+    driver = cluster.driver(folder)
+    seeds = read(driver, 1)
+    before = len(actors())
+    cluster.cluster.add_node(num_cpus=1)
+    while len(actors()) <= before:
+        seeds += read(driver, 1)
+    seeds += read(driver, len(long_jobs()) - len(seeds))
+    assert before == 2
+    assert sorted(seeds) == list(range(len(long_jobs())))
+    assert driver.wait(120) == 0
+    with LocalRunner(RunCache(folder).open(), device="cpu", jobs=1) as runner:
+        outcomes = {job.seed: outcome.loss for job, outcome in runner.run(long_jobs())}
+    assert outcomes == expected_losses(tmp_path / "local", long_jobs())
 
 
 @pytest.mark.alone

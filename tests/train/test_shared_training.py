@@ -23,7 +23,7 @@ from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.runner.shared import SharedRunner, tell_end, train_along
 from fasteraa.train.split import Split
-from fasteraa.train.trainer import Training, TrainingRun, check_shares, train_together
+from fasteraa.train.trainer import Training, TrainingRun, train_together
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -216,9 +216,9 @@ def test_a_signal_of_one_rank_ends_all_of_them(data, held_out, recipe, tmp_path,
 def test_more_ranks_than_images_of_a_step(data, recipe):
     with pytest.raises(ConfigError, match=r"17 ranks share batches of 16: at most 16 ranks \(--nproc-per-node\)"):
         Training(data, named("none"), recipe, 0, CPU, ranks=Ranks(0, 17))
-    check_shares(16, 3, Ranks(0, 4))
+    Ranks(0, 4).check_shares(16, 3)
     with pytest.raises(ConfigError, match="5 ranks share batches of 16 in 3 parts: at most 4 ranks"):
-        check_shares(16, 3, Ranks(0, 5))
+        Ranks(0, 5).check_shares(16, 3)
 
 
 # --- the runner ------------------------------------------------------------------------------------------------------

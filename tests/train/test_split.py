@@ -18,7 +18,7 @@ from fasteraa.errors import ConfigError, DataError
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Engine
-from fasteraa.train.split import _test_listing, fold_splits, open_split
+from fasteraa.train.split import Split, _test_listing, fold_splits, open_split
 
 
 def save(path, **arrays):
@@ -226,3 +226,17 @@ def test_a_comparison_has_the_side_of_a_search(tmp_path, monkeypatch, device, si
         assert found.split.train.size == (side, side)
     with setup.set_up(tmp_path / "images", tmp_path / "c", Engine(device=device), recipe=recipe, size=40) as found:
         assert found.split.train.size == (40, 40)
+
+
+def test_images_move_to_a_device_and_stay_the_same_set(monkeypatch):
+    """As in the process of each of several GPUs; torch's device without memory stands in for one."""
+    images = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4).to(torch.uint8)
+    data = ImageSet.of(images, torch.tensor([0, 1]), ("a", "b"), "two")
+    monkeypatch.setattr("fasteraa.train.split.image_device", lambda images, device: torch.device("meta"))
+    split = Split(data, data, "test images")
+    there = split.on(torch.device("cuda"))
+    assert there.train.images.device.type == there.held_out.images.device.type == "meta"
+    assert there.fingerprints == split.fingerprints
+    assert len(there.train) == 2
+    assert data.images.device.type == "cpu"
+    assert split.on(torch.device("cpu")) is split

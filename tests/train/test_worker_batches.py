@@ -112,6 +112,24 @@ def test_the_policy_sees_the_whole_image_before_the_resized_crop(folder, tiny):
     assert inverted.shape == (24, 3, 16, 16)
 
 
+def test_fine_tuning_crops_to_the_input_before_the_policy(folder, tiny):
+    sizes = []
+    policy = Policy((SubPolicy(((Choice("invert", 1.0),),)),), "invert")
+    recipe = replace(tiny, batch_size=24, crop_kind="resized", order="crop-first", input_size=12, weights="w.pt")
+    feed = feed_of(folder, replace(recipe, network="timm:tf_efficientnet_lite0"), policy)
+    dataset = feed.loader.dataset
+    whole = dataset.policy
+    dataset.policy = lambda image: sizes.append(image.size) or whole(image)
+    dataset.policy.set_epoch = whole.set_epoch
+    inverted, _ = whole_epoch(feed)
+    assert (inverted[:, 1].float().mean((1, 2)) > 190).all()
+    assert set(sizes) == {(12, 12)}
+    assert inverted.shape == (24, 3, 12, 12)
+    assert feed.normalise.mean.flatten().tolist() == [0.5, 0.5, 0.5]  # of the network, not of the images
+    ((measured, _),) = plain_batches(listed(folder, "val"), recipe, 8, CPU)
+    assert torch.equal(measured, load(folder, split="val", size=16).images[:, :, 2:14, 2:14])  # the centre
+
+
 def test_normalisation_is_that_of_the_decoded_images(folder, tiny):
     listed_feed = feed_of(folder, tiny)
     decoded = DeviceFeed(load(folder, size=16), named("none"), tiny, 0, CPU)

@@ -67,10 +67,11 @@ class OfflineSpeed:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of a worker's time, by the parts alone; what is left is the draws, writing, and waiting."""
+        """Of a worker's time, by the parts alone."""
         whole = self.workers / self.images_per_second
         parts = {"reading": self.reading_s, "the policy": self.policy_s, "encoding": self.encoding_s}
-        return {name: seconds / whole for name, seconds in parts.items()}
+        shares = {name: seconds / whole for name, seconds in parts.items()}
+        return {**shares, "starting, drawing, writing and waiting": max(0.0, 1 - sum(shares.values()))}
 
     @property
     def limit(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from fasteraa.bench.offline import OfflineSpeed
 
 
-def publish(tables: Sequence[Table], out: Path | None) -> None:
+def publish(tables: Sequence[Table], out: Path | None, as_json: bool = False) -> None:
+    """A table for each size; as JSON, the record that `out` gets."""
     from rich.table import Table as RichTable
 
     machine, console = describe_machine(), _console()
+    if _keep({"bench": "apply", "machine": machine, "tables": [asdict(table) for table in tables]}, out, as_json):
+        return
     for table in tables:
         peer, where = table.best_peer, "one thread" if table.device == "cpu" else table.device
         shown = RichTable(title=f"{table.size}x{table.size}, AutoAugment CIFAR-10, {where}")
@@ -33,7 +37,6 @@ def publish(tables: Sequence[Table], out: Path | None) -> None:
         console.print(shown)
         console.print(_remark(table))
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    _keep({"bench": "apply", "machine": machine, "tables": [asdict(table) for table in tables]}, out)
 
 
 def _remark(table: Table) -> str:
@@ -45,11 +48,16 @@ def _remark(table: Table) -> str:
     return f"{largest.name}: {largest.images_per_second / single:.2f} times one Pillow image after the other"
 
 
-def publish_search(tables: Sequence[Timing], settings: Mapping[str, Any], out: Path | None) -> None:
+def publish_search(
+    tables: Sequence[Timing], settings: Mapping[str, Any], out: Path | None, as_json: bool = False
+) -> None:
     """Each table's ratios are to its second row where there is a plain step, and to its first elsewhere."""
     from rich.table import Table as RichTable
 
     machine, console = describe_machine(), _console()
+    rows = [asdict(table) for table in tables]
+    if _keep({"bench": "search", "machine": machine, "settings": dict(settings), "tables": rows}, out, as_json):
+        return
     for table in tables:
         reference = table.rows[1 if table.rows[0].name == PLAIN else 0]
         shown = RichTable(title=f"{table.title}: {table.backbone} on {table.device}")
@@ -61,13 +69,15 @@ def publish_search(tables: Sequence[Timing], settings: Mapping[str, Any], out: P
             shown.add_row(row.name, f"{row.milliseconds:.2f}", f"{ratio:.2f}", *seconds, peak)
         console.print(shown)
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    rows = [asdict(table) for table in tables]
-    _keep({"bench": "search", "machine": machine, "settings": dict(settings), "tables": rows}, out)
 
 
-def publish_offline(speed: OfflineSpeed, out: Path | None) -> None:
+def publish_offline(speed: OfflineSpeed, out: Path | None, as_json: bool = False) -> None:
     """A line, and the machine."""
     machine, console = describe_machine(), _console()
+    ratios = {"ratio": round(speed.ratio, 3), "cpu_ratio": round(speed.cpu_ratio, 3)}
+    limits = {"limit": speed.limit, "shares": {name: round(share, 3) for name, share in speed.shares.items()}}
+    if _keep({"bench": "offline", "machine": machine, **ratios, **limits, **asdict(speed)}, out, as_json):
+        return
     memory = "" if speed.peak_mib is None else f"; at most {speed.peak_mib:,} MiB in a worker"
     console.print(
         f"{speed.images_per_second:,.0f} images a second ({speed.images:,} images of {speed.size}x{speed.size}, "
@@ -78,17 +88,6 @@ def publish_offline(speed: OfflineSpeed, out: Path | None) -> None:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in speed.shares.items())
     console.print(f"What limits it: {speed.limit} (of a worker's time {shares})", highlight=False)
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    ratios = {"ratio": round(speed.ratio, 3), "cpu_ratio": round(speed.cpu_ratio, 3)}
-    shares_of = {name: round(share, 3) for name, share in speed.shares.items()}
-    record = {
-        "bench": "offline",
-        "machine": machine,
-        **ratios,
-        "limit": speed.limit,
-        "shares": shares_of,
-        **asdict(speed),
-    }
-    _keep(record, out)
 
 
 def _console() -> Console:
@@ -97,6 +96,10 @@ def _console() -> Console:
     return Console(width=None if Console().is_terminal else 120)
 
 
-def _keep(record: Mapping[str, Any], out: Path | None) -> None:
+def _keep(record: Mapping[str, Any], out: Path | None, as_json: bool) -> bool:
+    """In the file, if there is one; and printed, if JSON was asked for."""
     if out is not None:
         append_line(out, record)
+    if as_json:
+        print(json.dumps(record, indent=1))
+    return as_json

@@ -7,6 +7,7 @@ import signal
 import sys
 from types import FrameType
 
+_COMPLETION = "_FASTERAA_COMPLETE"
 _SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}  # and who handles them usually
 
 
@@ -36,6 +37,8 @@ def _run(words: list[str]) -> None:
     from fasteraa.errors import ConfigError
     from fasteraa.runtime.ranks import launched
 
+    if _COMPLETION in os.environ:  # a shell asks what may stand after the words typed so far
+        app(prog_name="fasteraa")
     command = typer.main.get_command(app)
     refuse_empty_paths(words)
     if launched() and words[:1] not in (["search"], ["compare"], ["evaluate"]):

@@ -65,7 +65,8 @@ Type this first:
 Then:
   fasteraa report runs/search    what was found, on one page
   fasteraa show NAME             a policy in words; fasteraa show --list has all names
-  fasteraa --help                all commands"""
+  fasteraa --help                all commands
+  fasteraa --install-completion  the Tab key completes commands and options"""
 
 
 class _InOrder(TyperGroup):
@@ -82,7 +83,6 @@ app = typer.Typer(
     help="Find the image augmentation policy that makes your training better, and apply it exactly.",
     cls=_InOrder,
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -176,6 +176,7 @@ def search_command(
     resume: Resume = False,
     tracker: Trackers = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as --tracker tensorboard.")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Find the policy to use for your images."""
     from fasteraa.cli.search import check_command, effective, run_search, trains_first
@@ -187,7 +188,7 @@ def search_command(
     check_command(asked, file, out, resume, "search")
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
     where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}
-    run_search(source, out, asked, resume, trackers, data_root=data_root, minutes=minutes, **where)
+    run_search(source, out, asked, resume, trackers, json_, data_root=data_root, minutes=minutes, **where)
 
 
 @app.command("race", cls=WithCommand)
@@ -232,8 +233,11 @@ def race_command(
     to: Annotated[str, typer.Option(help=f"Of a command: what {{policy}} is a file for, {TARGET_NAMES}.")] = "json",
     maximize: Annotated[bool, typer.Option("--maximize", help="Of a command: a larger score is better.")] = False,
     run_minutes: Annotated[float | None, typer.Option(help="Of a command: a limit on each run.")] = None,
+    json_: AsJson = False,
 ) -> None:
-    """Which of these policies is best to train with: on your images, or by your own command?
+    """Choose the best of your policies by short trainings.
+
+    On your images, or by your own command:
 
     fasteraa race -p none,trivialaugment-wide --seeds 3 -- python train.py --aug {policy} --seed {seed} --out {out}
     """
@@ -242,12 +246,14 @@ def race_command(
 
     if (words := command_after(context)) is not None:
         own: dict[str, Any] = {"to": to, "seeds": seeds, "maximize": maximize, "run_minutes": run_minutes}
-        return race_by_command(words, policies, out, minutes=minutes, race_minutes=race_minutes, jobs=jobs, **own)
+        return race_by_command(
+            words, policies, out, minutes=minutes, race_minutes=race_minutes, jobs=jobs, json_=json_, **own
+        )
     file = config or _own_settings(out, resume)
     asked = effective(_flags(locals()), file, race=True, race_flags=_race_flags(locals()))
     check_command(asked, file, out, resume, "race")
     where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}
-    run_race(policies, source, out, asked, resume, data_root=data_root, minutes=minutes, **where)
+    run_race(policies, source, out, asked, resume, json_, data_root=data_root, minutes=minutes, **where)
 
 
 def _own_settings(out: Path, resume: bool) -> Path | None:
@@ -299,7 +305,10 @@ def config_command(
     flip: Flip = None,
     set_: Set = None,
 ) -> None:
-    """Print the effective settings of a search as TOML: of the search, of the race, of the training that judges."""
+    """Print the settings of a search as TOML.
+
+    Those of the search, of the race, and of the training that judges, as --config takes them.
+    """
     from fasteraa.cli.search import print_config
 
     print_config(_flags(locals()), config)
@@ -322,7 +331,10 @@ def preview(
     window: Window = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Draw originals and augmented images side by side, a row for each sub-policy."""
+    """Draw images with and without a policy, as one picture.
+
+    A row for each sub-policy, and under each image what was done to it.
+    """
     from fasteraa.cli.search import write_preview
 
     write_preview(source, policy, out, size, columns, seed, data_root, window)
@@ -330,11 +342,15 @@ def preview(
 
 
 @data_app.command("check")
-def data_check(source: SourceArgument = None, data_root: DataRoot = None) -> None:
+def data_check(source: SourceArgument = None, data_root: DataRoot = None, json_: AsJson = False) -> None:
     """Count images, classes, sizes, modes, duplicates and broken files."""
+    from fasteraa.cli.tables import print_json
     from fasteraa.data import check
 
     report = check(source, data_root=data_root)
+    if json_:
+        print_json(report.to_dict())
+        return
     for line in report.lines():
         echo(line)
 
@@ -390,19 +406,23 @@ def bench_apply(
     seconds: Annotated[float, typer.Option(min=0.01, help="Time for each contender and size.")] = 2.0,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
+    json_: AsJson = False,
 ) -> None:
-    """Images per second on one CPU thread or on a GPU, beside torchvision v2, timm and kornia."""
+    """Measure images a second, beside other libraries.
+
+    On one CPU thread or on a GPU, beside torchvision v2, timm and kornia.
+    """
     from fasteraa.bench import report
 
     sizes = tuple(size or (32, 224))
     if device == "cpu":
         from fasteraa.bench.apply import run
 
-        report.publish(run(sizes, seconds), out)
+        report.publish(run(sizes, seconds), out, json_)
     else:
         from fasteraa.bench.apply_gpu import run_gpu
 
-        report.publish(run_gpu(sizes, seconds, device=device), out)
+        report.publish(run_gpu(sizes, seconds, device=device), out, json_)
 
 
 @bench_app.command("search")
@@ -417,8 +437,12 @@ def bench_search(
     device: Device = "auto",
     scaling: Annotated[bool, typer.Option(help="Also measure more sub-policies, stages and images.")] = True,
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
+    json_: AsJson = False,
 ) -> None:
-    """Milliseconds per search step: plain with chunks of 8, fast (on a GPU: by kernels and without), critic alone."""
+    """Measure milliseconds a step of a search.
+
+    Plain with chunks of 8, fast (on a GPU: by kernels and without), and the critic alone.
+    """
     from fasteraa.bench import report
     from fasteraa.bench.search import Setting, run
     from fasteraa.cli.search import effective
@@ -428,7 +452,7 @@ def bench_search(
     config = effective(flags, None, race=False).config
     setting = Setting(config, device, size, images)
     settings = {**config.plain(), "size": size, "images": images, "steps": steps, "rounds": rounds}
-    report.publish_search(run(setting, steps, rounds, scaling), settings, out)
+    report.publish_search(run(setting, steps, rounds, scaling), settings, out, json_)
 
 
 @bench_app.command("offline")
@@ -441,12 +465,16 @@ def bench_offline(
     jpeg: Annotated[bool, typer.Option("--jpeg", help="Read JPEG files and write such, instead of arrays.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
+    json_: AsJson = False,
 ) -> None:
-    """Images per second of fasteraa apply, beside the policy and the encoder alone; what limits it; memory."""
+    """Measure fasteraa apply, beside its parts.
+
+    Images a second, beside the policy and the encoder alone, what limits it, and the memory of its workers.
+    """
     from fasteraa.bench import report
     from fasteraa.bench.offline import run_offline
 
-    report.publish_offline(run_offline(images, size, copies, workers, device, seconds, jpeg), out)
+    report.publish_offline(run_offline(images, size, copies, workers, device, seconds, jpeg), out, json_)
 
 
 from fasteraa.cli import apply as _apply  # noqa: E402, F401  (registers its commands)

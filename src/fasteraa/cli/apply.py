@@ -40,7 +40,10 @@ def apply_command(
     device: Device = "auto",
     data_root: DataRoot = None,
 ) -> None:
-    """Write an augmented copy of a data set, as shards or image folders."""
+    """Write augmented copies of a data set.
+
+    As shards or as image folders.
+    """
     from fasteraa.api import apply
     from fasteraa.cli.search import parse_window
 

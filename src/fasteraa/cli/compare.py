@@ -99,7 +99,8 @@ def compare_command(
         typer.Option("--tune", help="Take the best learning rate and weight decay of six, measured without a policy."),
     ] = False,
     tune_lr: Annotated[
-        bool, typer.Option("--tune-lr", help="Take the best learning rate of three, measured without a policy.")
+        bool,
+        typer.Option("--tune-lr", help="Take the best learning rate of three for each policy, on training images."),
     ] = False,
     jobs: RunsAtOnce = None,
     per_op: Annotated[bool, typer.Option("--per-op", help="Also measure what each operation does to guesses.")] = False,
@@ -112,7 +113,10 @@ def compare_command(
     tracker: Trackers = None,
     json_: AsJson = False,
 ) -> None:
-    """Train a network with each policy and several seeds, and put the errors side by side."""
+    """Measure the errors of policies, with several seeds.
+
+    A network is trained with each policy and seed; the table has their errors side by side.
+    """
     from fasteraa.api import compare
     from fasteraa.errors import RunError
     from fasteraa.report.trackers import track
@@ -198,10 +202,15 @@ def evaluate_command(
     set_: Set = None,
     device: Device = "auto",
     data_root: DataRoot = None,
+    json_: AsJson = False,
 ) -> None:
-    """Train a network once with one policy: a single run of compare, kept in the same folder."""
+    """Measure the error of one policy, with one seed.
+
+    A single run of compare, kept in the same folder.
+    """
     from fasteraa.api import evaluate
-    from fasteraa.report.comparison import seen_words
+    from fasteraa.cli.tables import print_json
+    from fasteraa.report.comparison import plain, seen_words
     from fasteraa.runtime.ranks import own_rank
 
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
@@ -227,6 +236,9 @@ def evaluate_command(
         window=None if window is None else parse_window(window),
     )
     if own_rank() > 0:  # rank 0 of torchrun prints
+        return
+    if json_:
+        print_json(plain(evaluation.to_dict()))
         return
     echo(evaluation.sentence())
     if evaluation.has_seen:

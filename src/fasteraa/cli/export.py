@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,10 @@ def export_command(
         typer.Option(help="Leave this operation out: others take its share; may be given several times."),
     ] = None,
 ) -> None:
-    """Write a policy for another library, and say how faithful each operation is."""
+    """Write a policy for another library.
+
+    It prints how faithful each operation is there.
+    """
     from fasteraa.export import report, write
     from fasteraa.policy.resolve import load_policy
 
@@ -33,5 +37,20 @@ def export_command(
     options = {"native": True} if native else {}
     notes = report(chosen, to, **options)
     write(chosen, to, out, **options)
-    for line in [*notes, str(out)]:
+    for line in [*grouped(notes), str(out)]:
         echo(line)
+
+
+def grouped(notes: Sequence[str]) -> list[str]:
+    """`rotate: exact`, `flip: exact` become `exact: rotate, flip`; other lines stay as they are."""
+    from fasteraa.ops import OPS
+
+    names: dict[str, list[str]] = {}
+    rest = []
+    for line in notes:
+        name, colon, how = line.partition(": ")
+        if colon and name in OPS:
+            names.setdefault(how, []).append(name)
+        else:
+            rest.append(line)
+    return [*(f"{how}: {', '.join(ops)}" for how, ops in names.items()), *rest]

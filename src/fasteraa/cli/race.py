@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _WORDS = "fasteraa.command"  # where a context keeps what stands after --
 _OF_COMMANDS = ("seeds", "to", "maximize", "run_minutes")  # flags for them alone
-_OF_BOTH = ("policies", "out", "minutes", "race_minutes", "jobs", "resume")
+_OF_BOTH = ("policies", "out", "minutes", "race_minutes", "jobs", "resume", "json_")
 
 
 class WithCommand(TyperCommand):
@@ -58,11 +58,12 @@ def race_command(
     minutes: float | None,
     race_minutes: float | None,
     jobs: int | None,
+    json_: bool = False,
 ) -> None:
     from fasteraa.api import race
     from fasteraa.export import TARGETS
     from fasteraa.report.summary import summarise_scores
-    from fasteraa.runtime.progress import for_this_terminal
+    from fasteraa.runtime.progress import Silent, for_this_terminal
     from fasteraa.runtime.run_folder import RunFolder
     from fasteraa.selection.config import RaceConfig
     from fasteraa.selection.score_race import ScoreResult
@@ -83,9 +84,12 @@ def race_command(
         minutes=minutes,
         out=out,
         jobs=jobs,
-        progress=for_this_terminal(),
+        progress=Silent() if json_ else for_this_terminal(),
     )
     assert isinstance(result, ScoreResult)
+    if json_:
+        echo(RunFolder(out).result.read_text(encoding="utf-8").rstrip())
+        return
     echo(
         f"\n{summarise_scores(result)}\n\n"
         f"policy   {RunFolder(out).policy}      (python: fasteraa.load({str(out)!r}).transform())\n"

@@ -34,7 +34,10 @@ def report_command(
     serve: Annotated[bool, typer.Option("--serve", help="Follow the run in a browser, on this machine alone.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where --serve listens; 0 takes a free port.")] = 8717,
 ) -> None:
-    """Write one HTML page that shows a search and what it found, or follow a run that has not ended."""
+    """Write one HTML page about a search.
+
+    It shows what to use, how that was chosen, and what it does to images; --serve follows a run that has not ended.
+    """
     from fasteraa.errors import ConfigError
     from fasteraa.report.page import Options, write_report
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fasteraa.cli.app import app
 from fasteraa.cli.echo import echo
 from fasteraa.cli.errors import refuse_unused
-from fasteraa.cli.options import DataRoot, Device, EndEarly, RunsAtOnce, command_line
+from fasteraa.cli.options import AsJson, DataRoot, Device, EndEarly, RunsAtOnce, command_line
 
 
 @app.command("reproduce")
@@ -46,17 +47,19 @@ def reproduce_command(
         typer.Option("--tune", help="Take learning rate and weight decay from a small grid first, without a policy."),
     ] = False,
     device: Device = "auto",
+    json_: AsJson = False,
 ) -> None:
-    """Make a table or figure of the paper again, its numbers beside ours."""
+    """Run a table of the paper, and print both numbers."""
     if name is None:
-        refuse_unused(context, [each for each in context.params if each != "name"], "without the name of a table")
-        _list()
+        unused = [each for each in context.params if each not in ("name", "json_")]
+        refuse_unused(context, unused, "without the name of a table")
+        _list(json_)
         return
     if quick:
         refuse_unused(context, ("device", "data_root", "source", "subset"), "with --quick")
     if table_only:
         refuse_unused(context, ("jobs", "minutes"), "with --table-only")
-    from fasteraa.cli.tables import print_table
+    from fasteraa.cli.tables import print_json, print_table
     from fasteraa.reproduce.render import caption, remarks, rows_of, summary
     from fasteraa.reproduce.setting import parse_sources
     from fasteraa.reproduce.table_runner import reproduce
@@ -65,6 +68,7 @@ def reproduce_command(
 
     folder = out or Path("runs/reproduce-quick" if quick else "runs/reproduce")
     end = end_of(minutes)
+    documents: list[Any] = []
     for each in with_beside(name):
         result = reproduce(
             each,
@@ -80,18 +84,29 @@ def reproduce_command(
             minutes=None if math.isinf(end) else max((end - time.time()) / 60, 0.0),
             table_only=table_only,
             tune=tune,
-            say=echo,
+            say=(lambda text: None) if json_ else echo,
             command=command_line(),
         )
-        print_table(result.table.title, *rows_of(result))
         file = folder / result.table.name / result.file
+        if json_:
+            documents.append(json.loads(Path(f"{file}.json").read_text(encoding="utf-8")))
+            continue
+        print_table(result.table.title, *rows_of(result))
         echo("\n".join([caption(result), summary(result), *remarks(result)]))
         echo(f"table: {file}.md\nplot:  {file}.svg\ndata:  {file}.json")
+    if json_:
+        print_json(documents)
 
 
-def _list() -> None:
+def _list(as_json: bool) -> None:
+    from fasteraa.cli.tables import print_json
     from fasteraa.reproduce.tables import TABLES
 
+    runnable = {name: sum(line.policy is not None for line in table.lines) for name, table in TABLES.items()}
+    if as_json:
+        rows = [(name, table.title, runnable[name], len(table.lines)) for name, table in TABLES.items()]
+        print_json([dict(zip(("name", "title", "runnable", "numbers"), row, strict=True)) for row in rows])
+        return
     for name, table in TABLES.items():
-        ours = sum(line.policy is not None for line in table.lines)
+        ours = runnable[name]
         echo(f"{name:16} {table.title}; {ours} of its {len(table.lines)} numbers can be run")

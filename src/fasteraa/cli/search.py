@@ -231,11 +231,12 @@ def run_search(
     asked: Asked,
     resume: bool,
     trackers: Sequence[str],
+    as_json: bool = False,
     **options: Any,
 ) -> None:
     from fasteraa.api import search
     from fasteraa.report.trackers import track
-    from fasteraa.runtime.progress import for_this_terminal
+    from fasteraa.runtime.progress import Silent, for_this_terminal
     from fasteraa.runtime.ranks import own_rank
 
     if own_rank() > 0:  # rank 0 of torchrun writes and prints
@@ -250,7 +251,8 @@ def run_search(
             **options,
         )
         return
-    with track(*trackers, folder=out, config=asked.config, progress=for_this_terminal(), resume=resume) as progress:
+    shown = Silent() if as_json else for_this_terminal()
+    with track(*trackers, folder=out, config=asked.config, progress=shown, resume=resume) as progress:
         result = search(
             source,
             asked.config,
@@ -262,23 +264,31 @@ def run_search(
             progress=progress,
             **options,
         )
-    print_result(result)
+    print_result(result, as_json)
 
 
-def run_race(policies: str, source: str | None, out: Path, asked: Asked, resume: bool, **options: Any) -> None:
+def run_race(
+    policies: str, source: str | None, out: Path, asked: Asked, resume: bool, as_json: bool = False, **options: Any
+) -> None:
     from fasteraa.api import race
-    from fasteraa.runtime.progress import for_this_terminal
+    from fasteraa.runtime.progress import Silent, for_this_terminal
     from fasteraa.selection.result import Result
 
-    progress = for_this_terminal()
+    progress = Silent() if as_json else for_this_terminal()
     result = race(policies, source, asked.config, race=asked.race, out=out, resume=resume, progress=progress, **options)
     assert isinstance(result, Result)  # our own trainings judged
-    print_result(result)
+    print_result(result, as_json)
 
 
-def print_result(result: Result) -> None:
+def print_result(result: Result, as_json: bool = False) -> None:
+    """The summary; as JSON what result.json has."""
+    from fasteraa.cli.tables import print_json
+    from fasteraa.report.outputs import result_dict
     from fasteraa.report.summary import summarise
 
+    if as_json:
+        print_json(result_dict(result))
+        return
     echo(f"\n{summarise(result)}")
 
 

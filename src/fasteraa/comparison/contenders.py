@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,15 @@ class Contender:
 
     label: str
     policies: tuple[Policy, ...]
+    learning_rate: float | None = None  # that was chosen for it; None: the recipe's
 
     def policy(self, number: int) -> Policy:
         """The policy of run `number`."""
         return self.policies[number % len(self.policies)]
+
+    def recipe(self, recipe: TrainRecipe) -> TrainRecipe:
+        """With its own learning rate, if it has one."""
+        return recipe if self.learning_rate is None else replace(recipe, learning_rate=self.learning_rate)
 
     @property
     def search_seconds(self) -> float | None:
@@ -103,7 +108,7 @@ def _check_label(contender: Contender, text: str) -> None:
 def jobs_of(contenders: Sequence[Contender], recipe: TrainRecipe, seeds: Sequence[int], split: Split) -> list[TrainJob]:
     """Seed by seed, so that a table cut short is a fair one."""
     return [
-        make_job(contender.label, contender.policy(number), recipe, seed, split)
+        make_job(contender.label, contender.policy(number), contender.recipe(recipe), seed, split)
         for number, seed in enumerate(seeds)
         for contender in contenders
     ]

@@ -13,8 +13,8 @@ from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.ranks import launched
 from fasteraa.train.job import Outcome, TrainJob
+from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Engine, run_jobs
-from fasteraa.train.runner.shared import tell_end, train_along
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,18 @@ class Evaluation:
     outcome: Outcome
     has_seen: bool  # the policy was made with images that it is measured on
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, fit for JSON."""
+        job, outcome = self.job, self.outcome
+        numbers = {name: getattr(outcome, name) for name in ("error", "loss", "train_loss", "seconds")}
+        about = {"label": job.label, "policy": job.policy.hash, "seed": job.seed, "network": job.recipe.network}
+        return {**about, "epochs": job.recipe.epochs, **numbers, "has_seen": self.has_seen}
+
     def sentence(self) -> str:
         split, recipe = self.job.split, self.job.recipe
         return (
             f"{self.job}: {self.outcome.error:.2f}% errors on {len(split.held_out)} images ({split.name}), "
-            f"{recipe.network} trained for {recipe.epochs} epochs in {self.outcome.seconds:.0f} s"
+            f"{recipe.network} trained for {epochs_words(recipe.epochs)} in {self.outcome.seconds:.0f} s"
         )
 
 
@@ -44,9 +51,9 @@ def run_evaluation(
         job = jobs_of(contenders, setup.recipe, range(seed + 1), setup.split)[-1]
         if setup.ranks.is_first:
             outcome = run_jobs(setup.runner, [job])[job.key]
-            tell_end(setup.ranks, outcome)
+            setup.tell_end(outcome)
         else:
-            outcome = train_along(setup.ranks, setup.split, setup.device)
+            outcome = setup.train_along()
     if outcome.failed:
         raise RunError(f"{job}: {outcome.failed}; try a larger --batch-size")
     return Evaluation(job, outcome, has_seen(contenders[0], setup.split))

@@ -12,12 +12,13 @@ import torch
 
 from fasteraa._version import __version__
 from fasteraa.data.decode import CPU_SIDE
-from fasteraa.data.large import HELD
+from fasteraa.data.large import HELD, tell
 from fasteraa.errors import ConfigError
 from fasteraa.runtime.device import device_name, find_device, first_device
 from fasteraa.runtime.ranks import ALONE, Ranks, launched, open_ranks, rank_device
 from fasteraa.train.recipe import (
     TrainRecipe,
+    check_body,
     check_network,
     choose_recipe,
     epochs_words,
@@ -27,9 +28,7 @@ from fasteraa.train.recipe import (
 )
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Engine, Runner, make_runner
-from fasteraa.train.runner.shared import SharedRunner
 from fasteraa.train.split import Split, open_split
-from fasteraa.train.trainer import check_shares
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,17 @@ class Setup:
     recipe: TrainRecipe
     device: str
     ranks: Ranks = ALONE  # of torchrun, which share every training; the first alone writes and says something
+
+    def train_along(self) -> Any:
+        """For all ranks but the first, which `tell_end` of what it returns."""
+        from fasteraa.train.runner.shared import train_along
+
+        return train_along(self.ranks, self.split, self.device)
+
+    def tell_end(self, result: Any) -> None:
+        from fasteraa.train.runner.shared import tell_end
+
+        tell_end(self.ranks, result)
 
     def words(self, count: int) -> str:
         """What comes, when there are so many runs."""
@@ -73,14 +83,18 @@ def set_up(
     device = rank_device(first_device(trainer.device, trainer.devices))
     cache = RunCache(folder)
     with open_ranks(find_device(device)) as ranks, _runner(trainer, cache, command, ranks, device) as runner:
+        if ranks.joined:
+            tell(f"{ranks.words()} share every batch of each training")
         finetuning, data = open_finetuning(network, pretrained, weights, data)
         recipe = finetuning or recipe
         largest = CPU_SIDE if find_device(device).type == "cpu" else None  # as a search has it
         split = open_split(source, folder=folder, large=HELD, **{"largest": largest, **data})
-        recipe = recipe or choose_recipe(len(split.train), min(split.train.size), device, network)
-        recipe = TrainRecipe.make({**recipe.plain(), **(train or {})})
+        if recipe is None:
+            recipe = choose_recipe(len(split.train), min(split.train.size), device, network)
+            check_network_builds(recipe.network, min(split.train.size), False, "")
+        recipe = check_body(TrainRecipe.make({**recipe.plain(), **(train or {})}))
         ranks.check_alike(_facts(recipe, split))
-        check_shares(min(recipe.batch_size, len(split.train)), recipe.accumulate, ranks)
+        ranks.check_shares(min(recipe.batch_size, len(split.train)), recipe.accumulate)
         if ranks.is_first:
             cache.open()
         yield Setup(runner, split, recipe, device, ranks)
@@ -88,6 +102,8 @@ def set_up(
 
 def _runner(trainer: Engine, cache: RunCache, command: str | None, ranks: Ranks, device: str) -> Runner:
     if ranks.joined:
+        from fasteraa.train.runner.shared import SharedRunner
+
         return SharedRunner(cache, ranks, device, command)
     return make_runner(trainer.name, cache, **trainer.settings, command=command)
 
@@ -111,12 +127,15 @@ def _facts(recipe: TrainRecipe, split: Split) -> dict[str, object]:
 
 
 def check_network_builds(network: str, size: int | None, pretrained: bool, weights: str) -> None:
-    """Once, without images: weights that do not fit and unknown names are noticed here."""
+    """Once, without images: weights that do not fit, unknown names and sizes are noticed here."""
     from fasteraa.nets import build
+    from fasteraa.nets.timm import PREFIX, check_size
     from fasteraa.runtime.seeds import seeded
 
     with seeded(0):
-        build(network, 2, size, pretrained=pretrained, weights=weights or None)
+        made = build(network, 2, size, pretrained=pretrained, weights=weights or None)
+    if size is not None and network.startswith(PREFIX):
+        check_size(made, network, size)
 
 
 def open_finetuning(

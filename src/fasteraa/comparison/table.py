@@ -28,6 +28,7 @@ class Row:
     against: Mapping[str, Estimate]  # yardstick -> difference in points, paired by seed
     search_seconds: float | None
     train_seconds: float  # of a run; of runs side by side, their share
+    learning_rate: float | None = None  # where each policy has one that was chosen for it
 
 
 @dataclass(frozen=True)
@@ -150,4 +151,5 @@ def _row(
         against,
         contender.search_seconds,
         sum(each.seconds for each in outcomes.values()) / len(outcomes),
+        contender.learning_rate,
     )

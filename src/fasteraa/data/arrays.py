@@ -227,4 +227,6 @@ def array_listing(
         raise DataError(f"there must be one label per image, got {len(images)} images, {len(labels)} labels in {where}")
     mine = images if own and images.shape[3:] == (3,) and images.flags.writeable else None
     read = lambda i: Image.fromarray(images[i])  # noqa: E731
-    return Listing(classes, labels, read, lambda i: f"{where}[{i}]", decodes=False, declared=declared, own=mine)
+    pixels = (lambda i: images[i]) if images.shape[3:] == (3,) else None
+    named = lambda i: f"{where}[{i}]"  # noqa: E731
+    return Listing(classes, labels, read, named, pixels=pixels, decodes=False, declared=declared, own=mine)

@@ -20,14 +20,18 @@ class Normalise:
 
     @classmethod
     def of(cls, images: Tensor) -> Normalise:
-        """By the statistics of uint8 images (N, 3, H, W), a slice at a time so that a large set needs no copy."""
-        count = images.numel() / images.shape[1]
-        sums, squares = [], []
-        for part in torch.split(images, _SLICE):
-            part = part.double() / 255
-            sums.append(part.sum((0, 2, 3)))
-            squares.append(part.square_().sum((0, 2, 3)))
-        mean, square = torch.stack(sums).sum(0) / count, torch.stack(squares).sum(0) / count
+        """By the statistics of uint8 images (N, 3, H, W), a slice at a time so that a large set needs no copy.
+
+        All slices share one buffer: glibc does not use again what a new one for each has freed (13 times the images).
+        """
+        count, slices = images.numel() / images.shape[1], torch.split(images, _SLICE)
+        buffer = torch.empty(slices[0].shape, dtype=torch.float64, device=images.device)
+        sums, squares = buffer.new_empty(2, len(slices), images.shape[1]).unbind()
+        for place, part in enumerate(slices):
+            levels = buffer[: len(part)].copy_(part).div_(255)
+            sums[place] = levels.sum((0, 2, 3))
+            squares[place] = levels.square_().sum((0, 2, 3))
+        mean, square = sums.sum(0) / count, squares.sum(0) / count
         std = (square - mean.square()).clamp(min=1e-6).sqrt()
         return cls(mean.float().view(1, -1, 1, 1), std.float().view(1, -1, 1, 1))
 

@@ -161,6 +161,24 @@ class CheckReport:
         worrying = any(group.across_classes or group.across_splits for group in self.duplicates)
         return not (self.broken or self.notes or self.refusals or worrying or any(split.empty for split in self.splits))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, fit for JSON."""
+        return {
+            "name": self.name,
+            "task": self.task,
+            "ok": self.ok,
+            "images": self.total,
+            "splits": {split.split: dict(split.per_class) for split in self.splits},
+            "sizes": [{"height": h, "width": w, "images": count} for (h, w), count in self.sizes],
+            "modes": dict(self.modes),
+            "default_size": list(self.default_size),
+            "duplicates": [[image.path for image in group.images] for group in self.duplicates],
+            "broken": [{"path": item.path, "reason": item.reason} for item in self.broken],
+            "ignored": self.ignored,
+            "notes": list(self.notes),
+            "refusals": list(self.refusals),
+        }
+
     def lines(self) -> list[str]:
         """The report as text, fit for a terminal whatever the names are."""
         return [printable(line) for line in self._lines()]
@@ -324,7 +342,11 @@ def _split_lines(split: SplitCount, segmentation: bool = False) -> list[str]:
     if segmentation:
         return [f"{split.split}: {split.total} images with masks"]
     counts = [count for _, count in split.per_class]
-    head = f"{split.split}: {split.total} images, {min(counts)} to {max(counts)} per class"
+    same = len(set(counts)) == 1 and counts[0] > 0
+    even = f"{counts[0]} in each class" if same else f"{min(counts)} to {max(counts)} per class"
+    head = f"{split.split}: {split.total} images, {even}"
+    if same:
+        return [head]
     rows = [f"{name} {count}" for name, count in split.per_class]
     empty = [f"  WITHOUT IMAGES: {', '.join(split.empty[:_SHOWN])}"] if split.empty else []
     return [f"{head} ({_few(rows)})", *empty]

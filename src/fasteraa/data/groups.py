@@ -17,7 +17,7 @@ from fasteraa.data.labels import Labels
 from fasteraa.data.source import Listing
 from fasteraa.data.stratify import shuffled
 from fasteraa.errors import DataError
-from fasteraa.runtime.documents import quoted
+from fasteraa.runtime.documents import cut, quoted
 
 
 def grouped(listing: Listing, by: str, name: str) -> Listing:
@@ -36,8 +36,10 @@ def grouped(listing: Listing, by: str, name: str) -> Listing:
 def _matches(listing: Listing, by: str, name: str) -> Sequence[str]:
     try:
         pattern = re.compile(by)
-    except re.error as error:
-        raise DataError(f"--group-by takes a column of a manifest or a pattern, got {quoted(by)}: {error}") from error
+    except (re.error, RecursionError, OverflowError) as error:
+        raise DataError(
+            f"--group-by takes a column of a manifest or a pattern, got {quoted(by)}: {cut(error)}"
+        ) from error
     names = []
     for place in range(len(listing)):
         file = os.path.basename(listing.where(place))

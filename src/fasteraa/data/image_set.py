@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +46,12 @@ class ImageSet:
         """In one line: a result that is printed must not fill the screen with pixels."""
         height, width = self.size
         return f"<ImageSet {self.name!r}: {len(self)} images of {len(self.classes)} classes at {width}x{height}>"
+
+    def on(self, device: torch.device) -> ImageSet:
+        """With its images in the memory of a device, to train on and to measure on. What is cut must be on the CPU."""
+        moved = copy(self)
+        object.__setattr__(moved, "images", self.images.to(device))  # without the look at them, which was taken
+        return moved
 
     @classmethod
     def of(

@@ -63,6 +63,11 @@ def reporting(say: Say) -> Iterator[None]:
         _listener.reset(token)
 
 
+def is_heard() -> bool:
+    """Whether somebody listens to what is told."""
+    return _listener.get() is not None
+
+
 def tell(text: str) -> None:
     """At once."""
     if (listener := _listener.get()) is not None:

@@ -15,7 +15,7 @@ from fasteraa.data.groups import group_cut, grouped
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.large import subset_to_hold, tell_subset
 from fasteraa.data.masks import IGNORED
-from fasteraa.data.materialize import LoadOptions, gather
+from fasteraa.data.materialize import LoadOptions, gather, tell_enlarged
 from fasteraa.data.parallel import Progress
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source, canonical_split
@@ -95,6 +95,7 @@ def load(
         assert held is not None
         tell_subset(opened.name, "images", held, len(listing), seed)
         subset = held
+    tell_enlarged(listing, opened.name, as_size(size), look)
     options = LoadOptions(as_size(size), subset, _seed(seed), _budget(broken_budget), look, ignore_index, largest)
     images = gather(listing, opened.name, options, progress)
     if window is not None and images.window is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor
+from statistics import median
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from fasteraa.data.decode import (
 )
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.labels import Labels
+from fasteraa.data.large import is_heard, tell
 from fasteraa.data.masks import IGNORED, class_names, pair_pixels
 from fasteraa.data.parallel import Progress, in_order
 from fasteraa.data.source import Broken, Listing
@@ -98,6 +100,24 @@ def _default_size(listing: Listing, options: LoadOptions) -> tuple[int, int]:
 
 def probe_size(listing: Listing, look: Look) -> tuple[int, int]:
     """The default size by up to 256 headers, evenly spread over the listing."""
+    shapes = _shapes(listing, look)
+    return default_size(shapes) if shapes else (64, 64)
+
+
+def tell_enlarged(listing: Listing, name: str, size: tuple[int, int] | None, look: Look) -> None:
+    """Where somebody listens: images that are scaled up to the size that was asked for."""
+    if size is None or not is_heard() or not (shapes := _shapes(listing, look)):
+        return
+    height, width = (round(median(shape[side] for shape in shapes)) for side in range(2))
+    if height < size[0] or width < size[1]:
+        tell(
+            f"{name} has images of {height}x{width} (the median): they are enlarged to {size[0]}x{size[1]}, which "
+            "takes time and adds no detail (--size for a smaller side)"
+        )
+
+
+def _shapes(listing: Listing, look: Look) -> list[tuple[int, int]]:
+    """Of up to 256 images that can be read."""
     places = _spread(len(listing))
 
     def shape(place: int) -> tuple[int, int] | None:
@@ -108,8 +128,7 @@ def probe_size(listing: Listing, look: Look) -> tuple[int, int]:
         except Exception:  # broken: it is reported when it is decoded
             return None
 
-    shapes = [size for size in in_order(shape, len(places), listing.threads) if size]
-    return default_size(shapes) if shapes else (64, 64)
+    return [size for size in in_order(shape, len(places), listing.threads) if size]
 
 
 def common_range(listing: Listing) -> Window | None:

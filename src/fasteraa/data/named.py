@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +22,7 @@ from fasteraa.data.imagenet import find_imagenet, open_imagenet
 from fasteraa.data.source import SPLIT_NAMES, Listing, Source, concatenate
 from fasteraa.data.torch_dataset import dataset_listing
 from fasteraa.errors import DataError, SplitError, choices_hint
+from fasteraa.runtime.documents import cut
 
 _BY_FLAG: Mapping[str, Mapping[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
 _BY_WORD: Mapping[str, Mapping[str, Any]] = {"train": {"split": "train"}, "test": {"split": "test"}}
@@ -49,6 +52,8 @@ NAMED = {
         {**_BY_WORD, "extra": {"split": "extra"}},
     ),
 }
+# torchvision's readers on damaged files, beside what they raise where there are none; a ValueError may be about a split
+_PARSERS_RAISE = (AssertionError, LookupError, ArithmeticError, TypeError, struct.error, pickle.UnpicklingError)
 IMAGENET = "imagenet"
 NAMES = (*NAMED, IMAGENET)  # data sets that are found under the data root by their name
 
@@ -85,9 +90,11 @@ def _imagenet(root: Path) -> Source:
 
 def _listing(name: str, row: Named, root: Path, split: str, download: bool) -> Listing:
     place = f"expected {row.files} under {root}, which data_root (--data-root) names; get it from {row.home}"
-    dataset = _construct(
-        row.torchvision, {"root": root, "download": download, **row.splits[split]}, f"{name} ({place})"
-    )
+    what = f"{name} ({place})"
+    try:
+        dataset = _construct(row.torchvision, {"root": root, "download": download, **row.splits[split]}, what)
+    except ValueError as error:  # its splits are known
+        raise DataError(f"{what} is damaged: {cut(error)}") from error
     targets = dataset.labels if hasattr(dataset, "labels") else dataset.targets
     labels = flat_labels(targets, name)
     classes = tuple(getattr(dataset, "classes", ())) or tuple(map(str, range(10)))
@@ -106,8 +113,9 @@ def _construct(class_name: str, arguments: Mapping[str, Any], what: str) -> Any:
         return getattr(datasets, class_name)(**arguments)
     except ImportError as error:
         raise DataError(f"{what} needs another package: {error}; pip install {error.name or 'it'}") from error
-    except (RuntimeError, OSError, EOFError) as error:
-        why = str(error).splitlines()[0].partition(" You can use download")[0]  # ours to offer, and only in Python
+    except (RuntimeError, OSError, EOFError, *_PARSERS_RAISE) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        why = cut(lines[0].partition(" You can use download")[0])  # ours to offer, and only in Python
         raise DataError(f"{what} is not there or damaged: {why}") from error
 
 

@@ -71,6 +71,8 @@ class Listing:
     own: NDArray[np.uint8] | None = None
     groups: Labels | None = None  # a number for each image: those of one group are not split (data.groups)
     column: Callable[[str], list[str] | None] | None = None  # of a manifest, by name; None if it has none of that name
+    # as read(), but uint8 (H, W, 3) where the source has that: a Pillow image of few pixels costs more than its policy
+    pixels: Callable[[int], Image.Image | NDArray[np.uint8]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(map(printable, self.classes)))
@@ -92,12 +94,13 @@ class Listing:
 
     def take(self, index: Labels) -> Listing:
         """Only these images."""
-        pair = self.pair
+        pair, pixels = self.pair, self.pixels
         return replace(
             self,
             labels=self.labels[index],
             read=lambda i: self.read(int(index[i])),
             where=lambda i: self.where(int(index[i])),
+            pixels=None if pixels is None else lambda i: pixels(int(index[i])),
             pair=None if pair is None else lambda i: pair(int(index[i])),
             own=None,
             groups=None if self.groups is None else self.groups[index],

@@ -47,13 +47,20 @@ def dataset_listing(dataset: Any, title: str) -> Listing:
     classes = given if given is not None and declared else natural_sort(names)
     labels = np.array([int(name) for name in names], dtype=np.int64) if declared else number(names, classes)
 
-    def read(i: int) -> Image.Image:
-        value, label = _item(dataset, i, title)
+    def value(i: int) -> Any:
+        image, label = _item(dataset, i, title)
         if label != names[i]:
             raise DataError(f"{title}[{i}] yields label {label} but its list of labels says {names[i]}")
-        return as_image(value)
+        return image
 
-    return Listing(classes, labels, read, lambda i: f"{title}[{i}]", threads=False, declared=declared)
+    def pixels(i: int) -> Image.Image | NDArray[np.uint8]:
+        image = value(i)
+        plain = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] == (3,) and image.size
+        return image if plain else as_image(image)
+
+    read = lambda i: as_image(value(i))  # noqa: E731
+    where = lambda i: f"{title}[{i}]"  # noqa: E731
+    return Listing(classes, labels, read, where, pixels=pixels, threads=False, declared=declared)
 
 
 def _yields_masks(dataset: Any) -> bool:

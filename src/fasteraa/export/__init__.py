@@ -44,7 +44,7 @@ def render(policy: Policy, target: str, **options: Any) -> Any:
 
 def report(policy: Policy, target: str, **options: Any) -> list[str]:
     """How faithful the export is, a line for each operation of the policy; refuses what the target cannot do."""
-    _known(target)
+    _check_target(target)
     notes = [*lines(policy, _label(target, options)), *strength_words(policy)]
     return [*notes, SEEDS] if options.get("native") else notes
 
@@ -58,7 +58,7 @@ def write(policy: Policy, target: str, path: str | os.PathLike[str], **options: 
     write_atomic(Path(path), text, ExportError)
 
 
-def _known(target: str) -> None:
+def _check_target(target: str) -> None:
     if target not in TARGETS:
         raise ExportError(f"unknown target {target!r}: {choices_hint(target, TARGETS)}")
 
@@ -89,7 +89,7 @@ def _missing(package: str) -> bool:
 
 
 def _module(target: str) -> Any:
-    _known(target)
+    _check_target(target)
     package = TARGETS[target]
     try:
         return import_module(f"fasteraa.export.{target}")

@@ -85,7 +85,9 @@ class AutoAugment(BlackBox):
                 rewards = [reward(outcomes.get(job.key)) for job in theirs]
                 learner.learn(written, rewards)
                 tried += [
-                    Tried(job.policy, job.split.name, -each) for job, each in zip(theirs, rewards, strict=True) if each
+                    Tried(job.policy, job.split.name, -each, outcomes[job.key].seconds)
+                    for job, each in zip(theirs, rewards, strict=True)
+                    if each
                 ]
             if tried and _is_tenth(first, children, count):
                 best = 100 * max(-each.score for each in tried)

@@ -6,6 +6,7 @@ seem better than they are. So what races on a fold is made, in the same way, of 
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +21,10 @@ from fasteraa.policy.policy import Policy
 from fasteraa.runtime.settings import Settings
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, run_jobs
+from fasteraa.train.runner import Runner, Say, run_jobs
 
 FOLDS = 2  # on so many a method must have tried policies: what races on one is made of what was tried on the others
+_LINES = 10  # of progress
 FEWEST = 6  # trainings; of fewer the best says nothing
 
 
@@ -32,6 +34,7 @@ class Tried(NamedTuple):
     policy: Policy
     fold: str
     score: float
+    seconds: float = 0.0  # that it took
 
 
 class BlackBox(Method):
@@ -69,7 +72,7 @@ class BlackBox(Method):
         if not jobs:
             return []
         task.say(f"{self.name}: {self.words(task, jobs)}")
-        return tried_by(jobs, run_jobs(runner, jobs))
+        return tried_by(jobs, run_jobs(runner, jobs, tenths(task, self.name, len(jobs))))
 
     def words(self, task: Task, jobs: Sequence[TrainJob]) -> str:
         return trainings_words(task, len(jobs), jobs[0].recipe.epochs)
@@ -125,6 +128,17 @@ def trainings_words(task: Task, count: int, epochs: int) -> str:
     return f"{count} trainings of {epochs_words(epochs)} of {task.recipe.network}"
 
 
+def tenths(task: Task, name: str, count: int) -> Say:
+    """Of the lines about so many trainings every tenth part, and none about a few."""
+    numbers, step = itertools.count(1), math.ceil(count / _LINES)
+
+    def say(text: str) -> None:
+        if next(numbers) % step == 0 and count > _LINES:
+            task.say(f"{name}: {text}")
+
+    return say
+
+
 def too_little(task: Task, name: str, trainings: int, epochs: int) -> list[Candidate]:
     """No candidates, and why."""
     task.say(f"{name}: no policies, its share of the race must pay for {trainings} trainings of {epochs_words(epochs)}")
@@ -141,7 +155,12 @@ def tried_by(jobs: Sequence[TrainJob], outcomes: Mapping[str, Outcome]) -> list[
     """
     failed = {job.policy.hash for job in jobs if job.key not in outcomes or outcomes[job.key].failed}
     return [
-        Tried(job.policy, job.split.name, max(outcomes[job.key].loss, 1 / len(job.split.held_out)))
+        Tried(
+            job.policy,
+            job.split.name,
+            max(outcomes[job.key].loss, 1 / len(job.split.held_out)),
+            outcomes[job.key].seconds,
+        )
         for job in jobs
         if job.policy.hash not in failed
     ]
@@ -158,6 +177,11 @@ def best_first(tried: Sequence[Tried]) -> list[Policy]:
     return sorted(policies.values(), key=lambda policy: fmean(scores[policy.hash]))
 
 
+def rows_of(tried: Sequence[Tried]) -> list[list[Any]]:
+    """For the report: fold, score and seconds of each, in their order."""
+    return [[each.fold, each.score, round(each.seconds, 3)] for each in tried]
+
+
 Make = Callable[[Sequence[Tried]], Mapping[str, Policy]]  # labels and policies, the best guess first
 
 
@@ -169,10 +193,10 @@ def candidates_of(tried: Sequence[Tried], make: Make) -> list[Candidate]:
     policies = make(tried)
     without = {fold: make([each for each in tried if each.fold != fold]) for fold in folds}
     distinct = {policies[label].hash: label for label in reversed(list(policies))}.values()
-    scores = [[each.fold, each.score] for each in tried]
+    rows = rows_of(tried)
     return [
         Candidate(
-            label, policy, on_folds={fold: made[label] for fold, made in without.items()}, details={"tried": scores}
+            label, policy, on_folds={fold: made[label] for fold, made in without.items()}, details={"tried": rows}
         )
         for label, policy in policies.items()
         if label in distinct and all(label in made for made in without.values())

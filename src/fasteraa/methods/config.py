@@ -24,6 +24,7 @@ NORMS = ("none", "batch")
 PRECISIONS = ("auto", "bf16", "tf32", "float32")
 OBJECTIVES = ("paper", "diverse")
 LEAST_BATCH = 4
+PRETRAINED = "pretrained"  # the weights of a critic that are timm's own
 
 
 MOST_STAGES = 2000  # of all sub-policies: what a search and a file can hold with ease
@@ -61,6 +62,11 @@ class SearchConfig(Settings):
     choice_temperature: float = setting(0.05, "eta of the softmax over operations.", above=0)
     gate_temperature: float = setting(0.05, "lambda of the relaxed Bernoulli gates.", above=0)
     critic: str = setting("auto", "The critic's network: auto, wrn-40-2, resnet-50, small, or timm:NAME.")
+    critic_weights: str | None = setting(
+        None,
+        "The critic begins with the weights in this file, or with timm's own (pretrained). Where it is the network "
+        "that is fine-tuned, they are those of the race.",
+    )
     critic_norm: str = setting(
         "none", "The critic's norm layers: none, or batch, as the paper's networks have them.", choices=NORMS
     )

@@ -15,11 +15,14 @@ taken as it is, where the authors compute it again.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -36,6 +39,7 @@ from fasteraa.methods.task import LONG, Task
 from fasteraa.nets import Backbone, build, choose_network
 from fasteraa.ops import Context, find, soft
 from fasteraa.policy.policy import Choice, Policy, SubPolicy
+from fasteraa.runtime.checkpoint import load_checkpoint, misfit, save_checkpoint
 from fasteraa.runtime.device import find_device
 from fasteraa.runtime.seeds import deterministic, seeded
 from fasteraa.runtime.settings import Settings, setting
@@ -47,7 +51,15 @@ _PASSES = 5 / 3  # a step's two full passes and two that stop at the images, in 
 _HALF = 0.5  # of the images are for the validation loss
 _FEWEST = 4  # images of a half
 _MEASURED = 4  # steps, for a plan in seconds
+_WORK_PER_SAVE = 20  # seconds of searching between checkpoints, for each second that one takes
+# what a checkpoint holds
+_STATE: dict[str, Any] = {
+    "search": str, "network": dict, "policy": dict, "variate": dict, "adam": dict, "losses": list, "seconds": float,
+    "momentum": list, "generator": Tensor,
+}  # fmt: skip
+_LINES = 5  # of progress on a fold
 Pair = tuple[str, str]
+Tell = Callable[[int, float], None]  # epochs that are done, the last one's loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +118,8 @@ class Dada(Method):
         for number, split in enumerate(task.folds):
             name = f"{self.name}/{split.name}"
             outcome = plan(task, name, settings, lambda number=number: self._search(task, number, planned["epochs"]))  # type: ignore[misc]
-            tried += [[split.name, loss] for loss in outcome["losses"]]
+            seconds = round(outcome["seconds"] / max(len(outcome["losses"]), 1), 3)  # of an epoch
+            tried += [[split.name, loss, seconds] for loss in outcome["losses"]]
             if outcome["pairs"]:
                 by_fold[split.name] = policy_of(outcome["pairs"], task.config)
         if not by_fold:
@@ -116,10 +129,14 @@ class Dada(Method):
 
     def _search(self, task: Task, fold: int, epochs: int) -> dict[str, Any]:
         """The pairs that were found on a fold, and the validation loss of each epoch; no pairs if it diverged."""
-        began = time.monotonic()
-        search = make_search(task, fold, self.settings)
-        losses = [loss for loss in search.run(epochs) if math.isfinite(loss)]
-        seconds = time.monotonic() - began
+        search, folder = make_search(task, fold, self.settings), task.folder_of(self.name)
+        name = task.folds[fold].name
+        whole = search.run(
+            epochs,
+            None if folder is None else folder / f"{name}.pt",
+            lambda done, loss: task.say(f"dada, {name}: epoch {done} of {epochs}, validation loss {loss:.3f}"),
+        )
+        losses, seconds = [loss for loss in whole if math.isfinite(loss)], search.seconds
         if len(losses) < epochs:
             task.say(f"dada, {task.folds[fold].name}: a loss was not finite, nothing was found")
             return {"pairs": [], "losses": losses, "seconds": seconds}
@@ -289,7 +306,10 @@ def make_search(task: Task, fold: int, settings: DadaSettings) -> PairSearch:
     with seeded(task.seed + fold):
         network = build(name, len(data.classes), min(data.size)).to(device)
         relax = Relax(PairPolicy(pairs_of(task.config), settings).to(device), settings)
-    return PairSearch(network, relax, halves(data, task.seed), task.config, settings, task.seed + fold)
+    search = PairSearch(network, relax, halves(data, task.seed), task.config, settings, task.seed + fold)
+    parts = [data.fingerprint, task.config.plain(), settings.plain(), task.seed, fold, name]
+    search.identity = json.dumps(parts, sort_keys=True)
+    return search
 
 
 class PairSearch:
@@ -315,23 +335,73 @@ class PairSearch:
         self.steps = len(images[0]) // self.batch  # of an epoch
         self.weights: list[Tensor] = list(network.parameters())
         self.momentum = [torch.zeros_like(each) for each in self.weights]
+        self.losses: list[float] = []
+        self.seconds, self.identity = 0.0, ""
 
     @torch.inference_mode(False)
     @torch.enable_grad()
-    def run(self, epochs: int) -> list[float]:
-        """The mean validation loss of each epoch, up to one that is not finite."""
-        losses: list[float] = []
+    def run(self, epochs: int, checkpoint: Path | None = None, tell: Tell = lambda done, loss: None) -> list[float]:
+        """The mean validation loss of each epoch, up to one that is not finite. A killed search continues."""
+        self._load(checkpoint, epochs)
+        losses = self.losses
+        save_next = began = time.monotonic()
+        before = self.seconds
         with deterministic(self.device, on_gpu=True):
-            for epoch in range(epochs):
+            for epoch in range(len(losses), epochs):
                 rates = [self._rate((epoch * self.steps + step) / (epochs * self.steps)) for step in range(self.steps)]
                 batches = zip(self._batches(0), self._batches(1), rates, strict=False)
                 losses.append(float(torch.stack([self.step(*each) for each in batches]).mean()))
+                self.seconds = before + time.monotonic() - began
+                if epoch + 1 < epochs and epoch * _LINES // epochs != (epoch + 1) * _LINES // epochs:
+                    tell(epoch + 1, losses[-1])
                 if not math.isfinite(losses[-1]):
                     break
+                if checkpoint is not None and time.monotonic() >= save_next and epoch + 1 < epochs:
+                    save_next = self._save(checkpoint, epochs)
+        if checkpoint is not None:
+            checkpoint.unlink(missing_ok=True)
         return losses
 
+    def _save(self, checkpoint: Path, epochs: int) -> float:
+        """Returns when the next one is due: the disk gets a small share of the time."""
+        began = time.monotonic()
+        state = {name: each.state_dict() for name, each in self._parts().items()}
+        numbers = {"losses": list(self.losses), "seconds": self.seconds}
+        drawn = {"momentum": self.momentum, "generator": self.generator.get_state()}
+        save_checkpoint(checkpoint, {"search": self._identity(epochs), **state, **numbers, **drawn})
+        ended = time.monotonic()
+        return ended + _WORK_PER_SAVE * (ended - began)
+
+    def _load(self, checkpoint: Path | None, epochs: int) -> None:
+        """One of another search, or of none, is not continued: what it is of begins again."""
+        state = None if checkpoint is None else load_checkpoint(checkpoint, self.device, _STATE)
+        if state is None or state["search"] != self._identity(epochs):
+            return
+        assert checkpoint is not None
+        try:
+            for name, each in self._parts().items():
+                each.load_state_dict(state[name])
+            self._put_momentum(state["momentum"])
+            self.generator.set_state(state["generator"].cpu())
+            self.losses, self.seconds = [float(each) for each in state["losses"]], float(state["seconds"])
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            raise misfit(checkpoint, error) from error
+
+    def _parts(self) -> dict[str, Any]:
+        relax = self.relax
+        return {"network": self.network, "policy": self.policy, "variate": relax.variate, "adam": relax.optimiser}
+
+    def _identity(self, epochs: int) -> str:
+        """Whatever would make it another search."""
+        return hashlib.sha256(f"{self.identity} {epochs}".encode()).hexdigest()
+
+    @torch.no_grad()
+    def _put_momentum(self, momentum: list[Tensor]) -> None:
+        for own, value in zip(self.momentum, momentum, strict=True):
+            own.copy_(value)
+
     def step_seconds(self) -> float:
-        """Of a step, after the first two, which start things; the search is none to go on with after that."""
+        """Of a step, after the first two, which start things; it cannot be continued after that."""
         began = 0.0
         for number, batches in zip(range(_MEASURED), self._endless(), strict=False):
             if number == _MEASURED // 2:

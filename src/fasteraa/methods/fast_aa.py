@@ -26,7 +26,7 @@ import torch
 from torch import Generator
 
 from fasteraa.errors import ConfigError, RunError, reason
-from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds, lengths
+from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds, lengths, plan
 from fasteraa.methods.method import Budget, Published
 from fasteraa.methods.space import Code, Space, concatenated, space_of
 from fasteraa.methods.task import Task
@@ -109,24 +109,34 @@ class FastAA(BlackBox):
         assert space is not None
         what = f"{len(jobs)} networks of {epochs_words(planned['epochs'])} of {task.recipe.network}"
         task.say(f"fast-aa: {what}, then up to {planned['trials']} trials with each")
-        apart = planned["trials"] > _FEW and core_count() > 1
+        apart, began = planned["trials"] > _FEW and core_count() > 1, time.monotonic()
         with suggesters(space.names, space.sizes, len(jobs), apart) as tpe:  # they start while the networks train
             outcomes = run_jobs(runner, jobs)
             trained = [job for job in jobs if job.key in outcomes and not outcomes[job.key].failed]
-            folds = [
-                self._trials_of(task, job, space, planned, runner, each)
-                for job, each in zip(trained, tpe, strict=False)
-            ]
+            taken = max(time.monotonic() - began, sum(each.seconds for each in outcomes.values()))
+            limit = self._left(task, planned, taken)
+            pairs = zip(trained, tpe, strict=False)
+            folds = [self._trials_of(task, job, space, planned["trials"], limit, runner, each) for job, each in pairs]
             try_all(folds, task.say)
-        return [Tried(space.decode(each.code), fold.name, each.error) for fold in folds for each in fold.trials]
+        return [
+            Tried(space.decode(each.code), fold.name, each.error, each.seconds)
+            for fold in folds
+            for each in fold.trials
+        ]
+
+    def _left(self, task: Task, planned: Mapping[str, Any], taken: float) -> float:
+        """Seconds for the trials, after what the networks really took."""
+        if "seconds" not in planned:
+            return math.inf
+        left = max(planned["seconds"] - taken, 0.0)
+        return float(plan(task, f"{self.name}/trials", self.settings, lambda: {"seconds": left})["seconds"])
 
     def _trials_of(
-        self, task: Task, job: TrainJob, space: Space, planned: Mapping[str, Any], runner: Runner, tpe: Suggester
+        self, task: Task, job: TrainJob, space: Space, count: int, seconds: float, runner: Runner, tpe: Suggester
     ) -> FoldTrials:
         scorer = Scorer(job, runner.cache.network(job), self.settings.passes, find_device(task.device))
         journal = Journal.of(task.folder_of(self.name), job, space, self.settings)
-        seconds = planned.get("trial_seconds", math.inf)
-        return FoldTrials(space, scorer, journal, planned["trials"], seconds, job.seed, tpe)
+        return FoldTrials(space, scorer, journal, count, seconds, job.seed, tpe)
 
     def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:
         counts = {"fast-aa": self.settings.kept, "fast-aa-best": 1}
@@ -154,11 +164,12 @@ def payable_trials(task: Task, budget: Budget, runner: Runner, settings: FastAAS
         trials = min(settings.trials, math.floor(max(budget.trainings - folds, 0) * of_training / folds))
         cost = folds + math.ceil(folds * trials / of_training) if trials else 0
         return {"trainings": cost, "epochs": longest, "trials": trials}
+    began = time.monotonic()
     epoch = epoch_seconds(task, runner)
     epochs = math.floor(min(longest, _NETWORKS_SHARE * budget.seconds / (folds * epoch)))
     if epochs < least:
         return {"trainings": 0, "epochs": least, "trials": 0}
-    limit = {} if budget.seconds == math.inf else {"trial_seconds": budget.seconds - folds * epochs * epoch}
+    limit = {} if budget.seconds == math.inf else {"seconds": budget.seconds - (time.monotonic() - began)}
     return {"trainings": folds, "epochs": epochs, "trials": settings.trials, **limit}
 
 
@@ -196,12 +207,13 @@ class Trial(NamedTuple):
 
 class Journal:
     """The trials of a fold, a sealed line of JSON each, written as soon as one is finished; without a file, none are
-    kept. `sizes` are those of the codes of the space.
+    kept. `sizes` are those of the codes of the space. Lines are numbered: one that is lost is noticed.
     """
 
     def __init__(self, file: Path | None, sizes: Sequence[int]):
         self.file = file
         self.sizes = tuple(sizes)
+        self.count = 0  # trials that are kept
 
     @classmethod
     def of(cls, folder: Path | None, job: TrainJob, space: Space, settings: FastAASettings) -> Journal:
@@ -222,16 +234,19 @@ class Journal:
             raise RunError(f"{str(self.file)!r} could not be read: {why}") from error
         for line in content.splitlines():
             try:
-                trials.append(self._trial(line))
+                trials.append(self._trial(line, len(trials)))
             except (RunError, ValueError, TypeError, KeyError):
                 break
-        whole = "".join(json.dumps(sealed(trial._asdict())) + "\n" for trial in trials).encode()
+        self.count = len(trials)
+        whole = "".join(json.dumps(_row(number, trial)) + "\n" for number, trial in enumerate(trials)).encode()
         if content != whole:
             write_atomic(self.file, whole)
         return trials
 
-    def _trial(self, line: bytes) -> Trial:
+    def _trial(self, line: bytes, number: int) -> Trial:
         row = unsealed(parse_json(line.decode(), nan=False), needed=True)
+        if row["trial"] != number:
+            raise ValueError(f"it is trial {row['trial']}, not {number}")
         code = tuple(map(int, row["code"]))
         if len(code) != len(self.sizes) or not all(0 <= c < size for c, size in zip(code, self.sizes, strict=True)):
             raise ValueError(f"the code {code} is not one of the space")
@@ -239,7 +254,12 @@ class Journal:
 
     def append(self, trial: Trial) -> None:
         if self.file is not None:
-            append_line(self.file, sealed(trial._asdict()))
+            append_line(self.file, _row(self.count, trial))
+            self.count += 1
+
+
+def _row(number: int, trial: Trial) -> dict[str, Any]:
+    return sealed({"trial": number, **trial._asdict()})
 
 
 class FoldTrials:

@@ -24,6 +24,12 @@ class Expected(NamedTuple):
 
     effect: float  # logarithm of the loss relative to that of `none`: -0.1 is about ten percent less
     spread: float  # one standard deviation
+    shared: float = 0.0  # of the spread, what policies have in common on a set of images
+
+    @property
+    def numbers(self) -> list[float]:
+        """As files hold them."""
+        return list(self) if self.shared else list(self)[:2]
 
 
 @dataclass(frozen=True)

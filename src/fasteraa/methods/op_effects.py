@@ -9,6 +9,7 @@ policies made of what helps.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _REACHES = (0.35, 0.7, 1.0)  # the largest magnitude of warps
 _FEWEST = 4  # a policy has at least one of so many operations
 _EXPECTED_REACH = 1.3  # warps that go far do harm on average, too
 _SPREAD = 5.0  # of effects between kinds of data, one standard deviation in %
+_LATE = 1.3  # times its share of the time that the experiment may take
 _NOISES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 30.0)  # of a training, in %: the likeliest one is taken
 
 
@@ -55,8 +57,10 @@ class OpEffects(Method):
             return []
         jobs = drawn_jobs(task, ops, plan["trainings"], plan["epochs"])
         task.say(f"op-effects: {len(jobs)} trainings of {epochs_words(plan['epochs'])} of {task.recipe.network}")
-        outcomes = run_jobs(runner, jobs)
-        measured = read_experiment(jobs, outcomes, ops)
+        jobs = finished_in_time(task, self.name, budget, runner, jobs)
+        if len(jobs) < FEWEST:
+            return []
+        measured = read_experiment(jobs, run_jobs(runner, jobs), ops)
         return [] if measured is None else weighted_candidates(*measured)
 
 
@@ -66,6 +70,15 @@ def plan_experiment(task: Task, budget: Budget, runner: Runner) -> dict[str, int
     most = min(task.recipe.epochs, int(LONG * least))
     epoch = runner.estimate([task.job("none", weighted(EFFECTS), fold=0, seed=0)]) / task.recipe.epochs
     return affordable(budget, epoch, least, most, len(task.folds))
+
+
+def finished_in_time(task: Task, name: str, budget: Budget, runner: Runner, jobs: Sequence[TrainJob]) -> list[TrainJob]:
+    """Train; those that a slower machine than was measured left no time for are left out. Which ones is kept."""
+    if "finished" not in task.decisions.get(name):
+        outcomes = run_jobs(runner, jobs, until=time.time() + _LATE * budget.seconds)
+        task.decisions.note(name, {"finished": [job.key for job in jobs if job.key in outcomes]})
+    keys = set(task.decisions.get(name)["finished"])
+    return [job for job in jobs if job.key in keys]
 
 
 def affordable(budget: Budget, epoch: float, least: int, most: int, folds: int) -> dict[str, int]:

@@ -93,14 +93,14 @@ class PopulationBased(Method):
         what = f"{FOLDS} populations of {count} trainings of {epochs_words(epochs)} of {task.recipe.network}"
         task.say(f"pba: {what}, the worst are replaced every {epochs_words(settings.interval)}")
         populations = [Population(task, space, settings, fold, count, epochs) for fold in range(FOLDS)]
-        curve = evolve(task, runner, populations, epochs, settings.interval)
+        rows = evolve(task, runner, populations, epochs, settings.interval)
         tried = [
             Tried(population.schedule(trial), population.fold_name, trial.error)
             for population in populations
             for trial in population.trials
             if trial.error < math.inf
         ]
-        return [replace(each, details={**each.details, "curve": curve}) for each in candidates_of(tried, best)]
+        return [replace(each, details={"tried": rows}) for each in candidates_of(tried, best)]
 
 
 def best(tried: Sequence[Tried]) -> dict[str, Policy]:
@@ -139,7 +139,7 @@ def payable(task: Task, space: Space, budget: Budget, runner: Runner, settings: 
 def training_seconds(populations: Sequence[Population], longest: int, runner: Runner) -> dict[int, float]:
     """Of one training of 1 to so many epochs, in parts, while those of all populations share the device."""
     interval, part = populations[0].settings.interval, {0: 0.0}  # seconds of a part of so many epochs
-    for length in range(1, min(interval, longest) + 1):
+    for length in range(min(interval, longest), 0, -1):  # the usual one first: what it costs to begin is by its number
         jobs = [job for population in populations for job in population.jobs(0, length)]
         part[length] = runner.estimate(jobs) / len(jobs)
     return {
@@ -160,6 +160,7 @@ class Trial:
     history: tuple[tuple[int, Code], ...] = ()  # (epoch from which on, numbers)
     after: str = ""  # the key of its last part
     error: float = math.inf  # after it; infinite if it diverged
+    seconds: float = 0.0  # of it
 
 
 class Population:
@@ -188,6 +189,7 @@ class Population:
             outcome = outcomes.get(job.key)
             failed = outcome is None or outcome.failed
             trial.error = math.inf if outcome is None or failed else outcome.error
+            trial.seconds = 0.0 if outcome is None else outcome.seconds
             trial.history, trial.after = (*trial.history, (job.part[0], trial.numbers)), job.key
 
     def select(self) -> None:
@@ -226,12 +228,12 @@ def _changed(history: Sequence[tuple[int, Code]], number: int) -> bool:
 
 def evolve(
     task: Task, runner: Runner, populations: Sequence[Population], epochs: int, interval: int
-) -> list[tuple[float, float]]:
-    """Train all of them to the end; the lowest error after each part, and how many whole trainings it took.
+) -> list[list[Any]]:
+    """Train all of them to the end; fold, error and seconds of every part of every trial.
 
     Only the states of the last part are kept, which the next one continues.
     """
-    curve: list[tuple[float, float]] = []
+    rows: list[list[Any]] = []
     before: list[TrainJob] = []
     for first in range(0, epochs, interval):
         last = min(first + interval, epochs)
@@ -245,14 +247,16 @@ def evolve(
         lowest = min(population.lowest for population in populations)
         if any(population.lowest == math.inf for population in populations):
             break
-        curve.append((round(last / epochs * len(everyone), 6), lowest))
+        rows += [
+            [each.fold_name, trial.error, round(trial.seconds, 3)] for each in populations for trial in each.trials
+        ]
         if last == epochs or first * _LINES // epochs != last * _LINES // epochs:
             task.say(f"pba: {epochs_words(last)} of {epochs}, the best accuracy is {100 - lowest:.1f} %")
         if last < epochs:
             for population in populations:
                 population.select()
     runner.cache.drop_states(job.key for job in before)
-    return curve
+    return rows
 
 
 # --- its numbers -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 from fasteraa.errors import ConfigError, choices_hint
 from fasteraa.nets.backbone import Backbone
 from fasteraa.nets.critic import Critic, PixelCritic
-from fasteraa.nets.norm import frozen_statistics, make_norm_free, make_primitive
+from fasteraa.nets.norm import freeze_statistics, frozen_statistics, make_norm_free, make_primitive
 from fasteraa.nets.resnet import resnet_50
 from fasteraa.nets.shake_shake import ShakeShake
 from fasteraa.nets.small import Small
@@ -47,7 +47,7 @@ NAMES = (
     "resnet-50",
     "small",
 )
-NORMS = ("fused", "primitive", "none")  # kinds of norm layers that `build` knows
+NORMS = ("fused", "primitive", "frozen", "none")  # kinds of norm layers that `build` knows
 
 # Pattern of a name, the smallest image side the net can pool down, and how to build it from the pattern's numbers.
 _FAMILIES: tuple[tuple[str, int, Callable[..., Backbone]], ...] = (
@@ -70,8 +70,9 @@ def build(
     """The network `name` with fresh weights; names beyond `NAMES`: any 'wrn-D-W', 'shake-shake-D-2xWd', 'timm:NAME'.
 
     `in_size` is the image side: checked where a net has a least one, needed by transformers. `norm="primitive"` gives
-    norm layers whose jvp can be differentiated (what `Critic` makes of any net), "fused" the fast ones, "none" takes
-    batch statistics out. `pretrained` takes timm's own weights, `weights` those of a file; both get a new head.
+    norm layers whose jvp can be differentiated (what `Critic` makes of any net), "fused" the fast ones, "frozen" those
+    that keep the statistics of their weights, "none" takes batch statistics out. `pretrained` takes timm's own weights,
+    `weights` those of a file; both get a new head.
     """
     if num_classes < 1:
         raise ConfigError(f"num_classes must be at least 1, got {num_classes}")
@@ -82,7 +83,9 @@ def build(
     net = _named(name, num_classes, in_size, pretrained, Path(weights) if weights else None)
     if norm == "none":
         return make_norm_free(net)
-    return make_primitive(net) if norm == "primitive" else net
+    if norm == "frozen":
+        net = freeze_statistics(net)
+    return net if norm == "fused" else make_primitive(net)
 
 
 def _named(name: str, num_classes: int, in_size: int | None, pretrained: bool, weights: Path | None) -> Backbone:

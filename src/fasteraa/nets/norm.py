@@ -61,6 +61,29 @@ class BatchNorm2d(nn.BatchNorm2d):
                 old.lerp_(new, self.momentum)
 
 
+class FrozenBatchNorm2d(nn.BatchNorm2d):
+    """A batch norm with the statistics that came with its weights, in training, too: every image stands for itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        scale = torch.rsqrt(self.running_var + self.eps)
+        scale = scale * self.weight if self.affine else scale
+        out = (_accumulable(x) - _per_channel(self.running_mean)) * _per_channel(scale)
+        return (out + _per_channel(self.bias) if self.affine else out).to(x.dtype)
+
+
+class FrozenBatchNormAct2d(FrozenBatchNorm2d):
+    """The same for timm's layer that owns a dropout and an activation."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.act(self.drop(super().forward(x)))
+        return out
+
+
 class Affine2d(nn.BatchNorm2d):
     """The scale and shift of a batch norm without its normalisation: every image stands for itself."""
 
@@ -117,7 +140,12 @@ _TWINS: dict[str, type[nn.Module]] = {
     "timm.layers.norm.LayerNorm": LayerNorm,
     "timm.layers.norm.LayerNorm2d": LayerNorm2d,
 }
+_FROZEN: dict[str, type[nn.Module]] = {
+    "torch.nn.modules.batchnorm.BatchNorm2d": FrozenBatchNorm2d,
+    "timm.layers.norm_act.BatchNormAct2d": FrozenBatchNormAct2d,
+}
 _WRONG_UNDER_JVP = (_BatchNorm, _InstanceNorm, nn.LayerNorm)
+_RIGHT = (*_TWINS.values(), *_FROZEN.values(), Affine2d)
 
 
 def make_primitive(module: AnyModule) -> AnyModule:
@@ -134,11 +162,24 @@ def make_primitive(module: AnyModule) -> AnyModule:
         twin = _TWINS.get(f"{kind.__module__}.{kind.__qualname__}")
         if twin is not None:
             layer.__class__ = twin
-        elif isinstance(layer, _WRONG_UNDER_JVP) and kind not in (*_TWINS.values(), Affine2d):
+        elif isinstance(layer, _WRONG_UNDER_JVP) and kind not in _RIGHT:
             raise ConfigError(
                 f"a critic's norm layers must have a form in primitive ops, got {kind.__qualname__} at {path!r}; "
                 f"choices: {', '.join(name.rpartition('.')[2] for name in _TWINS)}, GroupNorm, RMSNorm"
             )
+    return module
+
+
+def freeze_statistics(module: AnyModule) -> AnyModule:
+    """Let every batch norm inside `module` keep the statistics that it has, in place; returns `module`.
+
+    For a pretrained network on other batches than it was trained with, such as those of a critic, half of which are
+    augmented: with statistics of batches it would be another network.
+    """
+    for layer in module.modules():
+        frozen = _FROZEN.get(f"{type(layer).__module__}.{type(layer).__qualname__}")
+        if frozen is not None and getattr(layer, "running_mean", None) is not None:
+            layer.__class__ = frozen
     return module
 
 

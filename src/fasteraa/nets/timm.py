@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fasteraa.errors import ConfigError
@@ -47,7 +48,7 @@ def preprocessing(network: str) -> Preprocessing:
 
 
 class TimmBackbone(Backbone):
-    """A timm model without its head (`num_classes=0` leaves pooled features), and a linear classifier of our own."""
+    """A timm model without its head (`num_classes=0` leaves pooled features), and a linear classifier."""
 
     def __init__(
         self,
@@ -111,6 +112,21 @@ def _at_this_size(body: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
     prefix = 0 if getattr(body, "no_embed_class", False) else int(getattr(body, "num_prefix_tokens", 0))
     return {**tensors, "pos_embed": resample_abs_pos_embed(given, list(grid), num_prefix_tokens=prefix)}
+
+
+def check_size(network: Backbone, name: str, side: int) -> None:
+    """Whether it takes images of that side: some of timm's are made for one, and say so where they are used."""
+    training = network.training
+    try:
+        with torch.no_grad():
+            network.eval()(torch.zeros(1, 3, side, side))
+    except Exception as error:
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        config = _timm().get_pretrained_cfg(name.removeprefix(PREFIX))
+        own = "" if config is None else f": it is made for {config.input_size[-1]} (--size {config.input_size[-1]})"
+        raise ConfigError(f"the network {name!r} does not take images of {side}x{side} ({reason}){own}") from error
+    finally:
+        network.train(training)
 
 
 def _check_name(timm: Any, name: str) -> None:

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from fasteraa.errors import ConfigError
+from fasteraa.runtime.checkpoint import is_compressed, too_large
+from fasteraa.runtime.documents import cut, quoted
 
 _NAMED = 4  # tensors that an error names
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -30,6 +33,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         else:
             if not zipfile.is_zipfile(path):
                 raise ValueError("it is no file of torch.save, or an old or a damaged one")
+            if is_compressed(path):  # a small file could become a large one
+                raise ValueError("it is compressed, which torch.save never does")
             content = torch.load(path, map_location="cpu", weights_only=True)
     except ModuleNotFoundError as error:
         raise ConfigError("weights in .safetensors need the package safetensors: pip install safetensors") from error
@@ -46,6 +51,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content = content[name]
     if not isinstance(content, dict) or not content or not all(isinstance(each, Tensor) for each in content.values()):
         raise ConfigError(f"{str(path)!r} must hold a state dict: tensors by their names")
+    if name := too_large(content, path.stat().st_size):
+        raise ConfigError(f"of the weights {str(path)!r}, the tensor {cut(name)} is larger than the file")
+    if broken := [name for name, each in content.items() if each.dtype in _FLOATS and not each.isfinite().all()]:
+        raise ConfigError(
+            f"of the weights {str(path)!r}, the tensor {quoted(broken[0])} holds values that are not finite"
+        )
     return {str(name): tensor for name, tensor in content.items()}
 
 

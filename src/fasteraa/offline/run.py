@@ -24,9 +24,9 @@ from fasteraa.data.source import Broken, Listing
 from fasteraa.errors import ConfigError, DataError, RunError
 from fasteraa.offline.job import RECORDS, ApplyJob, ShardTask, class_folders, images_of, tasks_of
 from fasteraa.offline.shard import apply_shard
-from fasteraa.offline.writers import part_of
+from fasteraa.offline.writers import is_whole, part_of
 from fasteraa.runtime.documents import cut, read_json
-from fasteraa.runtime.files import explain_os_error, replacing
+from fasteraa.runtime.files import explain_os_error, replacing, sealed, unsealed
 from fasteraa.runtime.processes import end_with_parent, holding_interrupts, interrupt_on_terminate, without_main
 
 MANIFEST = "apply.json"
@@ -60,13 +60,15 @@ def run_job(job: ApplyJob, about: Mapping[str, Any], workers: int, broken_budget
     manifest = {"source": dict(about), "settings": job.settings()}
     _open(job, manifest)
     tasks = tasks_of(job, len(listing))
-    records = {task: record for task in tasks if (record := _record(task)) is not None}
+    records = dict(_intact(tasks, say))
     waiting = [task for task in tasks if task not in records]
     progress = _Progress(job, len(listing), len(tasks) - len(waiting), say)
     allowed = allowed_broken(len(listing), broken_budget)
     _check(records, allowed, listing, about)
     for task in _finished(job, waiting, workers):
-        records[task] = _record(task) or {}
+        if (record := _record(task)) is None:
+            raise RunError(f"{str(task.record)!r} was written, and is lost or damaged: give the same command again")
+        records[task] = record
         _check(records, allowed, listing, about)
         progress.done()
     return _close(job, manifest, listing, records)
@@ -79,7 +81,16 @@ def _open(job: ApplyJob, manifest: dict[str, Any]) -> None:
     """Begin, or continue what was begun with the same settings."""
     file = job.folder / MANIFEST
     if file.exists():
-        _check_same(read_json(file), manifest, job.folder)
+        try:
+            before = unsealed(read_json(file))
+        except (RunError, ValueError) as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            raise RunError(
+                f"{str(file)!r} is damaged, so what the folder holds is not known ({cut(error)}): choose another "
+                "folder (--out)"
+            ) from error
+        _check_same(before, manifest, job.folder)
         return
     others = [entry.name for entry in os.scandir(job.folder) if not entry.name.startswith(".")]
     others = [name for name in others if name != part_of(file).name]
@@ -88,7 +99,7 @@ def _open(job: ApplyJob, manifest: dict[str, Any]) -> None:
             f"the folder {str(job.folder)!r} holds {others[0]!r}, which fasteraa apply did not write: choose an empty "
             "one (--out)"
         )
-    _write(file, json.dumps(_with_versions(manifest), indent=1) + "\n")
+    _write(file, json.dumps(sealed(_with_versions(manifest)), indent=1) + "\n")
 
 
 def _check_same(before: Any, now: Mapping[str, Any], folder: Path) -> None:
@@ -114,13 +125,28 @@ def _write(file: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def _intact(tasks: Sequence[ShardTask], say: Say) -> Iterator[tuple[ShardTask, dict[str, Any]]]:
+    """Tasks that are finished, and whose files are still what was written; all others are made again."""
+    said_at = time.monotonic()
+    for number, task in enumerate(tasks):
+        if time.monotonic() - said_at >= _EVERY_S:
+            said_at = time.monotonic()
+            say(f"checking what is finished: {number:,} of {len(tasks):,} parts")
+        record = _record(task)
+        if record is not None and all(
+            is_whole(task.job.folder / name, record["files"][name]) for name in record["files"]
+        ):
+            yield task, {**record, "files": {}}
+
+
 def _record(task: ShardTask) -> dict[str, Any] | None:
-    """Of a task that is finished, and whose shard is still there."""
-    if not task.record.exists() or (task.job.format == "shards" and not task.shard.exists()):
+    """Of a task that is finished: how many images it wrote, which were broken, and a digest of each file."""
+    if not task.record.exists():
         return None
     try:
-        content = read_json(task.record)
-        return {"samples": int(content["samples"]), "broken": [Broken(*pair) for pair in content["broken"]]}
+        content = unsealed(read_json(task.record), needed=True)
+        broken = [Broken(*pair) for pair in content["broken"]]
+        return {"samples": int(content["samples"]), "broken": broken, "files": dict(content["files"])}
     except (RunError, TypeError, KeyError, ValueError):  # damaged: it is made again
         return None
 
@@ -151,7 +177,7 @@ def _close(
     names = listing.classes if listing.pair is None else listing.mask_names
     if names and (job.format == "shards" or listing.pair is not None):  # else folders have the names
         _write(job.folder / "classes.txt", "".join(f"{name}\n" for name in names))
-    _write(job.folder / MANIFEST, json.dumps({**_with_versions(manifest), "made": made}, indent=1) + "\n")
+    _write(job.folder / MANIFEST, json.dumps(sealed({**_with_versions(manifest), "made": made}), indent=1) + "\n")
     return Applied(job.folder, len(listing), made["samples"], broken)
 
 

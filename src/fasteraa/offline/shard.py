@@ -22,7 +22,7 @@ from fasteraa.ops.kernels import works_on
 from fasteraa.policy.apply import apply_draw, apply_masks
 from fasteraa.policy.draw import Draw, plan_of
 from fasteraa.policy.partners import read_partners
-from fasteraa.runtime.files import replacing
+from fasteraa.runtime.files import replacing, sealed
 
 _BATCH_BYTES = {"cpu": 2 << 20, "cuda": 64 << 20}  # of decoded images that are augmented at once
 _NEIGHBOURS = 16  # images that are tried in the place of a partner that cannot be read
@@ -51,7 +51,8 @@ def apply_shard(task: ShardTask) -> None:
                 for sample in augment(batch):
                     writer.write(sample)
                     samples += 1
-    record = {"samples": samples, "broken": [[each.path, each.reason] for each in broken]}
+    left_out = [[each.path, each.reason] for each in broken]
+    record = sealed({"samples": samples, "broken": left_out, "files": writer.digests})
     with replacing(task.record, partial=part_of(task.record)) as partial:
         partial.write_text(json.dumps(record) + "\n", encoding="utf-8")
 
@@ -74,7 +75,14 @@ def _decoded(job: ApplyJob, listing: Listing, places: Iterable[int], broken: lis
 
 def _read(job: ApplyJob, listing: Listing, place: int) -> tuple[str, NDArray[np.uint8], NDArray[np.uint8] | None]:
     """How it will be encoded, its pixels, and its mask."""
-    image, value = (listing.read(place), None) if listing.pair is None else listing.pair(place)
+    if listing.pair is None:
+        image, value = (listing.pixels or listing.read)(place), None
+    else:
+        image, value = listing.pair(place)
+    if isinstance(image, np.ndarray):
+        if job.size in (None, image.shape[:2]):
+            return "jpg" if job.encoding == "jpg" else "png", image, None
+        image = Image.fromarray(image)
     suffix = job.encoding if job.encoding != "auto" else "jpg" if image.format in ("JPEG", "MPO") else "png"
     if job.size is not None:
         image.draft("RGB", (2 * max(job.size), 2 * max(job.size)))  # as `load` does

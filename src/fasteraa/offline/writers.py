@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import tarfile
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fasteraa.offline.job import ShardTask
+from fasteraa.runtime.documents import check_regular
 from fasteraa.runtime.files import explain_os_error, replacing
 
 _QUALITY: dict[str, Any] = {"quality": 95, "subsampling": 0}
 _BUFFER = 1 << 20  # bytes that are written at once
 _PADDING = bytes(tarfile.RECORDSIZE)
+DIGITS = 16  # of a digest: a million files are told apart, and damage is found
 
 
 class Sample(NamedTuple):
@@ -32,6 +35,8 @@ class Sample(NamedTuple):
 
 
 class Writer(Protocol):
+    digests: dict[str, str]  # of each file that is written, by its path in the folder of the job
+
     def write(self, sample: Sample) -> None: ...
 
 
@@ -50,21 +55,22 @@ def part_of(path: Path) -> Path:
 @contextmanager
 def open_writer(task: ShardTask, classes: tuple[str, ...]) -> Iterator[Writer]:
     if task.job.format == "folder":
-        yield FolderWriter(task.job.folder / task.job.split, classes)
+        yield FolderWriter(task.job.folder, task.job.split, classes)
         if hasattr(os, "sync"):
             os.sync()  # once for all of its files: one by one they would take hours
         return
     with replacing(task.shard, partial=part_of(task.shard)) as partial, partial.open("wb", _BUFFER) as file:
-        yield TarWriter(file)
-        file.write(bytes(2 * tarfile.BLOCKSIZE))
-        file.write(_PADDING[: -file.tell() % tarfile.RECORDSIZE])
+        writer = TarWriter(file, task.shard.name)
+        yield writer
+        writer.close()
 
 
 class TarWriter:
     """A WebDataset shard: `KEY.jpg` and `KEY.cls`, the number of the class; with masks `KEY.mask.png` in its place."""
 
-    def __init__(self, file: BinaryIO):
-        self.file = file
+    def __init__(self, file: BinaryIO, name: str):
+        self.file, self.name, self.digests = file, name, dict[str, str]()
+        self._sha = hashlib.sha256()
 
     def write(self, sample: Sample) -> None:
         self._add(f"{sample.name}.{sample.suffix}", sample.image)
@@ -75,7 +81,17 @@ class TarWriter:
 
     def _add(self, name: str, content: bytes) -> None:
         padding = _PADDING[: -len(content) % tarfile.BLOCKSIZE]
-        self.file.write(b"".join((header(name, len(content)), content, padding)))
+        self._put(b"".join((header(name, len(content)), content, padding)))
+
+    def _put(self, content: bytes) -> None:
+        self._sha.update(content)
+        self.file.write(content)
+
+    def close(self) -> None:
+        """The end of a tar file; the shard is known by its digest from now on."""
+        self._put(bytes(2 * tarfile.BLOCKSIZE))
+        self._put(_PADDING[: -self.file.tell() % tarfile.RECORDSIZE])
+        self.digests[self.name] = self._sha.hexdigest()[:DIGITS]
 
 
 _ZERO = b"0000000\x00"
@@ -95,9 +111,10 @@ def header(name: str, size: int) -> bytes:
 class FolderWriter:
     """`CLASS/KEY.jpg`; with masks `images/KEY.jpg` and `masks/KEY.png`."""
 
-    def __init__(self, folder: Path, classes: tuple[str, ...]):
-        self.folder, self.classes = folder, classes
+    def __init__(self, home: Path, split: str, classes: tuple[str, ...]):
+        self.home, self.folder, self.classes = home, home / split, classes
         self.made: set[Path] = set()
+        self.digests: dict[str, str] = {}
 
     def write(self, sample: Sample) -> None:
         image = f"{sample.name}.{sample.suffix}"
@@ -119,3 +136,14 @@ class FolderWriter:
             except OSError:
                 part_of(path).unlink(missing_ok=True)
                 raise
+        self.digests[path.relative_to(self.home).as_posix()] = hashlib.sha256(content).hexdigest()[:DIGITS]
+
+
+def is_whole(path: Path, digest: str) -> bool:
+    """Whether the file is there, with the content that it was written with."""
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS] == digest
+    except (OSError, ValueError):
+        return False

@@ -180,7 +180,7 @@ def _by_kernels(
 def _rules(policy: Policy, plan: Plan, device: torch.device) -> Rules:
     from fasteraa.ops.kernels.hard import rules_of
 
-    return plan.kept(("rules", device), lambda: rules_of(plan.ops, policy.spans, device))
+    return plan.cached(("rules", device), lambda: rules_of(plan.ops, policy.spans, device))
 
 
 def _put(

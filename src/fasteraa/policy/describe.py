@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from fasteraa.ops import Span, find
 from fasteraa.policy.policy import Choice, Policy, Stage, SubPolicy
 from fasteraa.runtime.documents import cut
+
+if TYPE_CHECKING:
+    from fasteraa.policy.draw import Deed
 
 _SHOWN = 3  # choices of a stage that are spelled out
 _MET = 6  # operations that are named
@@ -185,6 +189,15 @@ def physical_words(choice: Choice, span: Span, magnitude: float) -> str:
     if span.at_zero == 0:
         return "±" + number_words(span.value(magnitude), span.unit)
     return " or ".join(number_words(span.value(magnitude, sign), span.unit) for sign in (-1.0, 1.0))
+
+
+def deed_words(policy: Policy, deed: Deed) -> str:
+    """`rotate -12.0°`, `translate_x 20%`: one operation as it was applied to one image."""
+    span = policy.span(deed.op.name)
+    if span is None:
+        return deed.op.name
+    words = number_words(span.value(deed.magnitude, deed.sign), span.unit)
+    return f"{deed.op.name} {words.removesuffix(f' of the {span.unit}')}"
 
 
 def number_words(value: float, unit: str) -> str:

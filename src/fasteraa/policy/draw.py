@@ -82,7 +82,7 @@ class Plan:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_cached": {}}  # what lies on a device stays in its process
 
-    def kept(self, key: tuple[str, torch.device], make: Callable[[], Made]) -> Made:
+    def cached(self, key: tuple[str, torch.device], make: Callable[[], Made]) -> Made:
         """Made once for a device: sending it there again would make the host wait."""
         if key not in self._cached:
             self._cached[key] = make()
@@ -143,7 +143,7 @@ class Plan:
         if chunk == 1:
             return uniform
         first = torch.arange(count, device=uniform.device) // chunk * chunk
-        shared = self.kept(("shared", uniform.device), lambda: self._shared().to(uniform.device))
+        shared = self.cached(("shared", uniform.device), lambda: self._shared().to(uniform.device))
         return torch.where(shared, uniform[first], uniform)
 
     def _shared(self) -> Tensor:
@@ -200,13 +200,13 @@ class Plan:
         """What the kernels decode with."""
         from fasteraa.ops.kernels.draw import decoder_of
 
-        return self.kept(("decoder", device), lambda: decoder_of(self._arrays_on(device), self.most, self.single))
+        return self.cached(("decoder", device), lambda: decoder_of(self._arrays_on(device), self.most, self.single))
 
     def _arrays_on(self, device: torch.device) -> dict[str, Tensor]:
         def send() -> dict[str, Tensor]:
             return {name: array.to(device) for name, array in self.arrays().items()}
 
-        return self.kept(("arrays", device), send)
+        return self.cached(("arrays", device), send)
 
     def arrays(self) -> dict[str, Tensor]:
         """Padded with options that are never chosen and stages that never act."""

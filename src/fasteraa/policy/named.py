@@ -279,15 +279,15 @@ def weighted(effects: Mapping[str, float], caution: float = 8.0, dose: int = 2, 
     often it is met, the squares of effects would be the best shares; `caution` is added to all, as if each did good by
     being another one.
     """
-    goods = {op: max(caution - effect, 0.0) ** 2 for op, effect in effects.items()}
-    if not sum(goods.values()):
+    worths = {op: max(caution - effect, 0.0) ** 2 for op, effect in effects.items()}
+    if not sum(worths.values()):
         raise PolicyError(f"no operation helps: all effects are {caution} or more, got {dict(effects)}")
 
     def choice(op: str, share: float) -> Choice:
-        reach = warps if OPS[op].geometric else 1.0
-        return Choice(op, dose / (dose + 1), (0.0, reach) if OPS[op].span else None, round(share, 4))
+        largest = warps if OPS[op].geometric else 1.0
+        return Choice(op, dose / (dose + 1), (0.0, largest) if OPS[op].span else None, round(share, 4))
 
-    choices = [choice(op, good / sum(goods.values())) for op, good in goods.items()]
+    choices = [choice(op, worth / sum(worths.values())) for op, worth in worths.items()]
     drawn = tuple(each for each in choices if each.weight)
     return Policy((SubPolicy((drawn,) * (dose + 1)),), "weighted")
 

@@ -8,13 +8,17 @@ from markupsafe import Markup
 
 from fasteraa.report.svg import Scale, bar, drawing, line, text, ticks, y_axis
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 200, 44, 12, 10, 30
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 216, 44, 12, 10, 44
+_TITLE = 16  # the title of the vertical axis
+_TICKS = 5  # under a row of a table, at most
 _LETTER, _GAP = 7.7, 6  # the widest that a digit of the axis is drawn, and what stands between it and the grid
 Series = tuple[str, Sequence[tuple[float, float]]]  # a name, and (epoch, value)
 
 
-def chart(label: str, series: Sequence[Series]) -> Markup:
-    """Lines over epochs; a single epoch is a dot."""
+def chart(
+    label: str, series: Sequence[Series], x_title: str = "epoch", y_title: str = "", smooth: bool = False
+) -> Markup:
+    """Lines over epochs; a single epoch is a dot. `smooth` draws moving averages over faint measured lines."""
     points = [point for _, curve in series for point in curve]
     if not points:
         return Markup("")
@@ -22,14 +26,59 @@ def chart(label: str, series: Sequence[Series]) -> Markup:
     low, high = min(0.0, *(y for _, y in points)), max(0.0, *(y for _, y in points))
     high = high + 0.06 * (high - low) if high > low else low + 1.0
     y = Scale(low, high, _HEIGHT - _BOTTOM, _TOP)
-    left = max(_LEFT, _GAP + _LETTER * max((len(f"{tick:g}") for tick in y.ticks), default=0))
+    left = _TITLE * bool(y_title) + max(_LEFT, _GAP + _LETTER * max((len(f"{tick:g}") for tick in y.ticks), default=0))
     x = Scale(first, last, left, _WIDTH - _RIGHT)
     epochs = sorted({int(tick) for tick in ticks(first, last)} if last - first > 1 else {int(first), int(last)})
     marks = y_axis(y, left, _WIDTH - _RIGHT, _GAP)
-    marks += [text(x(epoch), _HEIGHT - 10, str(epoch), "tick") for epoch in epochs if first <= epoch <= last]
+    marks += [text(x(epoch), _HEIGHT - _BOTTOM + 16, str(epoch), "tick") for epoch in epochs if first <= epoch <= last]
+    marks.append(text((left + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, x_title, "tick"))
+    if y_title:
+        marks.append(text(12, (_TOP + _HEIGHT - _BOTTOM) / 2, y_title, "tick", upwards=True))
     for number, (name, curve) in enumerate(series):
-        marks.append(line([(x(epoch), y(value)) for epoch, value in curve], f"line s{number}", name))
+        shown = smoothed(curve) if smooth else curve
+        if shown != curve:
+            marks.append(
+                line([(x(epoch), y(value)) for epoch, value in curve], f"line s{number} faint", f"{name}, measured")
+            )
+        marks.append(line([(x(epoch), y(value)) for epoch, value in shown], f"line s{number}", name))
     return Markup(drawing(_WIDTH, _HEIGHT, marks, label, "chart"))
+
+
+def smoothed(curve: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """The average over a fifth of the curve around each point; a short curve stays as it is."""
+    reach = len(curve) // 10
+    if not reach:
+        return curve
+    around = [curve[max(0, at - reach) : at + reach + 1] for at in range(len(curve))]
+    return [(x, sum(value for _, value in near) / len(near)) for (x, _), near in zip(curve, around, strict=True)]
+
+
+class Forest:
+    """Means with their intervals, a row of a table each, beside a line at zero; an interval of None is not drawn."""
+
+    def __init__(self, rows: Sequence[tuple[float, float | None]]):
+        ends = [mean + sign * (half or 0.0) for mean, half in rows for sign in (-1, 1)] or [0.0]
+        low, high = min(0.0, *ends), max(0.0, *ends)
+        room = 0.04 * (high - low) or 1.0
+        self._scale = Scale(low - room, high + room, 0, 100)
+
+    def row(self, mean: float, half: float | None, kind: str = "") -> Markup:
+        """`kind` is good or bad: an interval on one side of zero."""
+        x = self._scale
+        marks = [line([(x(0), 0), (x(0), 26)], "zero")]
+        if half is not None:
+            marks.append(line([(x(mean - half), 13), (x(mean + half), 13)], f"reach {kind}".strip()))
+        marks.append(line([(x(mean), 7), (x(mean), 19)], f"middle {kind}".strip()))
+        return _in_row(marks, "row-interval")
+
+    def axis(self) -> Markup:
+        """Numbers under the rows, at their places."""
+        inside = [tick for tick in self._scale.ticks if 4 <= self._scale(tick) <= 96]
+        every = -(-len(inside) // _TICKS)
+        zero = inside.index(0.0) if 0.0 in inside else 0
+        ticks_ = inside[zero % every :: every] if every else []
+        marks = (f'<span style="left:{self._scale(tick):g}%">{tick:g}</span>' for tick in ticks_)
+        return Markup(f'<div class="axis" aria-hidden="true">{"".join(marks)}</div>')
 
 
 def spark(values: Sequence[float], most: float) -> Markup:

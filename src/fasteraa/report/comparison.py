@@ -16,7 +16,7 @@ from fasteraa.errors import FasterAAError, RunError
 from fasteraa.policy.describe import describe_sub_policy
 from fasteraa.report.svg import Scale, bar, dot, drawing, error_bar, short, text, x_axis
 from fasteraa.runtime.documents import cut, read_json
-from fasteraa.runtime.files import write_atomic
+from fasteraa.runtime.files import sealed, unsealed, write_atomic
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import twice_words
 from fasteraa.train.statistics import Estimate, estimate, p_words
@@ -148,6 +148,10 @@ def caption(comparison: Comparison) -> str:
     recipe, count = comparison.recipe, comparison.held_out_images
     cutout = f", cutout of {recipe.cutout} pixels after every policy but none" if recipe.cutout else ""
     training = f"{recipe.network} on {comparison.train_images} images, {_epochs(recipe.epochs)}{cutout}"
+    rates = ", ".join(
+        f"{row.label} {row.learning_rate:.3g}" for row in comparison.rows if row.learning_rate is not None
+    )
+    training += f", learning rates {rates}" if rates else ""
     return (
         f"{comparison.data}: {training}; {_UNITS[comparison.metric][0]} "
         f"after the last epoch on {count} images ({comparison.held_out_from}), mean over seeds with its 95% "
@@ -168,7 +172,7 @@ def markdown_row(parts: Sequence[str]) -> str:
 
 def publish(comparison: Comparison, folder: Path) -> None:
     """comparison.json, comparison.md and comparison.svg."""
-    write_atomic(folder / "comparison.json", json.dumps(plain(comparison.to_dict()), indent=1) + "\n")
+    write_atomic(folder / "comparison.json", json.dumps(sealed(plain(comparison.to_dict())), indent=1) + "\n")
     write_atomic(folder / "comparison.md", to_markdown(comparison))
     write_atomic(folder / "comparison.svg", to_svg(comparison))
 
@@ -183,9 +187,10 @@ def plain(value: Any) -> Any:
 
 
 def read_comparison(path: Path) -> Comparison:
-    """What `publish` wrote."""
+    """What `publish` wrote; a file of an earlier version has no digest."""
     content = read_json(path)
     try:
+        content = unsealed(content)
         recipe = TrainRecipe(**content["recipe"])
         rows = tuple(_row(row) for row in content["rows"])
         facts = {name: kind(content[name]) for name, kind in _FACTS.items()}
@@ -227,6 +232,7 @@ def _row(row: dict[str, Any]) -> Row:
         against={str(name): _estimate(value) for name, value in row["against"].items()},
         search_seconds=None if searched is None else float(searched),
         train_seconds=float(row["train_seconds"]),
+        learning_rate=None if row.get("learning_rate") is None else float(row["learning_rate"]),
     )
 
 

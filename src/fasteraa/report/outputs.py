@@ -20,7 +20,7 @@ from fasteraa.policy.policy import Policy
 from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.report.summary import summarise, summarise_scores
 from fasteraa.runtime.documents import printable
-from fasteraa.runtime.files import as_file_name, replacing, write_atomic
+from fasteraa.runtime.files import as_file_name, replacing, sealed, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult
@@ -44,7 +44,7 @@ def write_result(
         about = PngInfo()
         about.add_text(PREVIEW_OF, result.policy.hash)
         draw_sheet(result.policy, images, masks=masks).save(partial, pnginfo=about)
-    write_atomic(folder.result, json.dumps(result_dict(result), indent=1) + "\n")
+    write_atomic(folder.result, json.dumps(sealed(result_dict(result)), indent=1) + "\n")
     result.policy.save(folder.policy)
     write_atomic(folder.summary, printable(summarise(result), keep="\n") + "\n")
 
@@ -67,7 +67,7 @@ def write_scores(result: ScoreResult, folder: RunFolder) -> None:
     }
     content["maximize"] = result.maximize
     rows = [_finite(asdict(row)) for row in result.table]
-    write_atomic(folder.result, json.dumps({**content, "table": rows}, indent=1) + "\n")
+    write_atomic(folder.result, json.dumps(sealed({**content, "table": rows}), indent=1) + "\n")
     result.policy.save(folder.policy)
     write_atomic(folder.summary, summarise_scores(result) + "\n")
 
@@ -88,7 +88,7 @@ def result_dict(result: Result) -> dict[str, Any]:
 
 
 def tried_by_methods(result: Result) -> dict[str, list[list[Any]]]:
-    """[fold, score] of everything that a method tried, in its order, by the label of its first candidate."""
+    """[fold, score, seconds] of all that a method tried, in its order, by the label of its first candidate."""
     tried: dict[str, list[list[Any]]] = {}
     for label, details in result.details.items():
         if "tried" in details and details["tried"] not in tried.values():

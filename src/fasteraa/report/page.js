@@ -61,6 +61,53 @@
     });
   }
 
+  // --- one library at a time
+  for (const list of document.querySelectorAll("[role=tablist]")) {
+    const tabs = [...list.querySelectorAll("[role=tab]")];
+    const select = (chosen, focus) => {
+      for (const tab of tabs) {
+        const here = tab === chosen;
+        tab.setAttribute("aria-selected", here);
+        tab.tabIndex = here ? 0 : -1;
+        byId(tab.getAttribute("aria-controls")).hidden = !here;
+      }
+      if (focus) { chosen.focus(); forever.set("fasteraa-tab", chosen.textContent); }
+    };
+    tabs.forEach((tab, at) => {
+      tab.addEventListener("click", () => select(tab, true));
+      tab.addEventListener("keydown", (event) => {
+        const last = tabs.length - 1;
+        const to = { ArrowLeft: at ? at - 1 : last, ArrowRight: at < last ? at + 1 : 0, Home: 0, End: last }[event.key];
+        if (to !== undefined) { event.preventDefault(); select(tabs[to], true); }
+      });
+    });
+    list.hidden = false;
+    list.parentElement.classList.add("live");
+    select(tabs.find((tab) => tab.textContent === forever.get("fasteraa-tab")) || tabs[0], false);
+  }
+
+  // --- other draws of the same images
+  const again = byId("again");
+  if (again) {
+    const known = JSON.parse(byId("draws").textContent), tiles = [...document.querySelectorAll(".drawn")];
+    const columns = known.draws[0].length, rows = tiles.length / columns;
+    let first = 0;
+    again.addEventListener("click", () => {
+      first = (first + rows) % known.draws.length;
+      tiles.forEach((tile, at) => {
+        const row = (first + Math.floor(at / columns)) % known.draws.length, column = at % columns;
+        const words = known.draws[row][column], picture = tile.querySelector("svg");
+        const left = column * (known.width + known.gap), top = (row + 1) * (known.height + known.gap);
+        picture.setAttribute("viewBox", `${left} ${top} ${known.width} ${known.height}`);
+        const shown = words.length ? words : ["unchanged"];
+        picture.setAttribute("aria-label", `image ${column + 1}: ${shown.join(", ")}`);
+        tile.querySelector("p").replaceChildren(...shown.flatMap((each, n) => (n ? [document.createElement("br"), each] : [each])));
+      });
+      byId("drawn").textContent = `Draws ${first + 1} to ${first + rows} of ${known.draws.length}`;
+    });
+    again.hidden = known.draws.length <= rows;
+  }
+
   // --- code to take along
   for (const box of document.querySelectorAll(".code")) {
     const button = document.createElement("button"), code = box.querySelector("code");

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from torch import Tensor
 from fasteraa._version import __version__
 from fasteraa.ops import OPS
 from fasteraa.policy.describe import describe_choice, describe_sub_policy, operations_words, strength_words
+from fasteraa.policy.describe import sentence as sentence_of
 from fasteraa.policy.named import is_name, named
 from fasteraa.policy.policy import Choice, Policy
-from fasteraa.report.charts import Series, chart, row_bar, spark
+from fasteraa.report.charts import Forest, Series, chart, row_bar, spark
 from fasteraa.report.comparison import caption, columns, sentence, table_rows, to_svg
-from fasteraa.report.gallery import Strip, data_uri, images_of, strips
+from fasteraa.report.gallery import GAP, Gallery, data_uri, gallery_of, images_of
 from fasteraa.report.run_record import (
     COMPARE,
     COMPARING,
@@ -109,17 +111,20 @@ def _part(name: str) -> str:
 
 # section -> what the menu calls it; the answer comes first
 _SECTIONS = {
-    "result": "Result",
-    "policy": "Policy",
+    "result": "What to use",
+    "use": "Code",
+    "candidates": "How it was chosen",
+    "effects": "Effects",
     "gallery": "Gallery",
+    "policy": "Policy",
+    "comparison": "Comparison",
+    "per-op": "Harm",
+    "tried": "Tries",
     "heat": "Heat map",
     "curves": "Curves",
     "operations": "Operations",
-    "comparison": "Comparison",
-    "per-op": "Per operation",
     "about": "About the run",
     "repeat": "Repeat",
-    "use": "Use",
 }
 _OF_GRADIENT_SEARCH = ("curves", "operations")
 _OF_COMPARISON = ("comparison", "per-op")
@@ -129,12 +134,13 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
     """Everything the template shows."""
     facts = provenance(run)
     shown = run.gradient or run.policy
+    race, tried = _race(run, facts), _tried(run)
     return {
         "title": _title(run, facts),
         "version": __version__,
         "state": _state_words(run),
         "searching": run.state == SEARCHING,
-        "sections": _sections(run),
+        "sections": _sections(run, bool(race["effects"]), bool(tried)),
         "done": len(run.metrics),
         "planned": run.planned,
         "facts": list(_facts(run, facts)),
@@ -142,15 +148,17 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
         "policy": run.policy,
         "policy_words": _words(run.policy),
         "strength": strength_words(run.policy) if run.policy is not None else [],
-        "race": _race(run, facts),
+        "policy_sentence": sentence_of(run.policy) if run.policy is not None else "",
+        "race": race,
         "charts": _charts(run),
-        "tried": _tried(run),
+        "tried": tried,
         "metrics": run.metrics,
         "metric_names": METRICS,
         "heat": _heat(run.start, shown),
         "heat_is_gradient": run.gradient is not None,
         "masses": _masses(run),
         "gallery": _gallery(None if run.kind == COMPARE else options.images(run), run.policy or run.gradient),
+        "gap": GAP,
         "preview": None if run.preview is None else data_uri(run.preview, "image/png"),
         "comparison": _comparison(run),
         "per_op": [] if run.per_op is None else list(blocks(run.per_op)),
@@ -177,11 +185,12 @@ def _state_words(run: RunRecord) -> str:
     return f"{words}."
 
 
-def _sections(run: RunRecord) -> dict[str, str]:
+def _sections(run: RunRecord, effects: bool, tried: bool) -> dict[str, str]:
     """Without those that a folder of this kind never fills."""
     if run.kind == COMPARE:
         return {name: _SECTIONS[name] for name in _OF_COMPARISON}
-    left_out = () if run.setup.gradient else _OF_GRADIENT_SEARCH
+    left_out = [*(() if run.setup.gradient else _OF_GRADIENT_SEARCH)]
+    left_out += ["effects"] * (not effects) + ["tried"] * (not tried)
     return {name: words for name, words in _SECTIONS.items() if name not in left_out}
 
 
@@ -272,17 +281,24 @@ def _words(policy: Policy | None) -> list[str]:
 
 # --- tables and curves -----------------------------------------------------------------------------------------
 
-_CHARTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
-    ("Distance", "How far the critic tells augmented images from originals (Wasserstein)", (("distance", "distance"),)),
+_CHARTS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
+    (
+        "Distance",
+        "Between augmented images and originals, by the critic",
+        "Wasserstein distance",
+        (("distance", "distance"),),
+    ),
     (
         "Classification losses",
-        "Of the critic, and of the policy's augmented images",
+        "Of the critic on originals, and on the policy's augmented images",
+        "cross entropy",
         (("class_loss", "critic"), ("policy_class_loss", "policy")),
     ),
-    ("Gradient penalty", "Of the critic", (("penalty", "penalty"),)),
+    ("Gradient penalty", "Of the critic", "penalty", (("penalty", "penalty"),)),
     (
         "Average parameter change",
         "Mean absolute change of the policy's parameters",
+        "change",
         (("change", "in the epoch"), ("from_start", "since the start")),
     ),
 )
@@ -290,12 +306,12 @@ _CHARTS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
 
 def _charts(run: RunRecord) -> list[dict[str, Any]]:
     shown = []
-    for title, about, lines in _CHARTS:
+    for title, about, unit, lines in _CHARTS:
         series: list[Series] = [
             (label, [(number, row[key]) for number, row in enumerate(run.metrics, 1) if key in row])
             for key, label in lines
         ]
-        svg = chart(f"{title} by epoch", series)
+        svg = chart(f"{title} by epoch", series, y_title=unit, smooth=True)
         if svg:
             legend = [label for label, _ in series] if len(series) > 1 else []
             shown.append({"title": title, "about": about, "svg": svg, "legend": legend})
@@ -303,19 +319,28 @@ def _charts(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def _tried(run: RunRecord) -> list[dict[str, Any]]:
-    """For each method the best score over what it tried, a line for each fold: a lower score is better."""
+    """For each method the best score over what it cost, a line for each fold: a lower score is better."""
     tried, shown = dig(run.result, "tried"), []
     for label, rows in tried.items() if isinstance(tried, dict) else ():
-        scores: dict[str, list[float]] = {}
-        for row in rows if isinstance(rows, list) else ():
-            if isinstance(row, list) and len(row) == 2 and type(row[1]) in (int, float):
-                scores.setdefault(str(row[0]), []).append(row[1])
-        series: list[Series] = [(fold, list(enumerate(accumulate(of, min), 1))) for fold, of in scores.items()]
-        svg = chart(f"best score of {label} by the number of tries", series)
+        scores: dict[str, list[tuple[float, float]]] = {}
+        known = [row for row in rows if _is_try(row)] if isinstance(rows, list) else []
+        costs = [row[2] if len(row) > 2 else 0.0 for row in known]
+        timed = sum(costs) > 0
+        for row, cost in zip(known, accumulate(costs) if timed else count(1), strict=False):
+            fold = scores.setdefault(str(row[0]), [])
+            fold.append((cost, min([row[1], *(score for _, score in fold[-1:])])))
+        axis = "seconds" if timed else "policies tried"
+        svg = chart(f"best score of {label} by {axis}", list(scores.items()), axis, "best score")
         if svg:
-            count = sum(map(len, scores.values()))
-            shown.append({"title": label, "about": f"{count} tries", "svg": svg, "legend": list(scores)})
+            words = f"{len(known)} tries" + (f", {duration(sum(costs))}" if timed else "")
+            shown.append({"title": label, "about": words, "svg": svg, "legend": list(scores)})
     return shown
+
+
+def _is_try(row: Any) -> bool:
+    """Fold, score and maybe seconds."""
+    numbers = row[1:] if isinstance(row, list) and len(row) in (2, 3) else []
+    return bool(numbers) and all(type(each) in (int, float) and math.isfinite(each) for each in numbers)
 
 
 def _masses(run: RunRecord) -> list[dict[str, Any]]:
@@ -425,21 +450,51 @@ def _race(run: RunRecord, facts: dict[str, Any]) -> dict[str, Any]:
     rows = (
         [_race_row(row, race, run) for row in table if _numbers(dig(row, "errors"))] if isinstance(table, list) else []
     )
-    widest = max((row["error"] for row in rows), default=0.0)
     most = max((row["trainings"] for row in rows), default=0)
+    furthest = [row for row in rows if row["trainings"] == most] or rows
+    forest = Forest([row["difference"] for row in furthest if row["difference"] and not row["failed"]])
     for row in rows:
-        row |= {"bar": row_bar(row["error"], widest), "eliminated": row["trainings"] < most}
+        row |= {"plot": _candidate_plot(row, rows, forest), "eliminated": row["trainings"] < most}
     raced = {row["label"] for row in rows}
     proposed = run.result.get("candidates")
     sentence = dig(race, "sentence") or run.result.get("recommendation")
+    effects = _effects(dig(race, "effects", "of"))
+    effects_forest = Forest([(row["effect"], row["error"]) for row in effects])
+    for row in effects:
+        kind = _kind_of(row["effect"], row["error"])
+        row |= {"plot": effects_forest.row(row["effect"], row["error"], kind), "kind": kind}
     return {
         "sentence": str(sentence) if sentence is not None else "",
         "rows": rows,
         "scores": _scores(run.result),
-        "differences": any(row["against_none"] for row in rows),
+        "differences": _with_differences(rows),
+        "sure": any(row["better"] for row in rows),
+        "axis": forest.axis(),
         "not_raced": [label for label in proposed if label not in raced] if rows and isinstance(proposed, dict) else [],
-        "effects": _effects(dig(race, "effects", "of")),
+        "effects": effects,
+        "effects_axis": effects_forest.axis(),
     }
+
+
+def _with_differences(rows: Sequence[dict[str, Any]]) -> bool:
+    return any(row["difference"] for row in rows)
+
+
+def _candidate_plot(row: dict[str, Any], rows: Sequence[dict[str, Any]], forest: Forest) -> Markup:
+    """Its difference to none with an interval; where none was not raced, its error as a bar."""
+    if not _with_differences(rows):
+        return row_bar(row["error"], max(each["error"] for each in rows))
+    if row["failed"] or row["difference"] is None:
+        return Markup("")
+    mean, half = row["difference"]
+    return forest.row(mean, half, _kind_of(mean, half))
+
+
+def _kind_of(mean: float, half: float | None) -> str:
+    """good or bad where the interval leaves out zero."""
+    if half is None or abs(mean) <= half:
+        return ""
+    return "good" if mean < 0 else "bad"
 
 
 def _scores(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -461,28 +516,38 @@ def _scores(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _race_row(row: Any, race: Any, run: RunRecord) -> dict[str, Any]:
     errors, losses = _numbers(dig(row, "errors")), _numbers(dig(row, "losses"))
-    train_loss, failed = dig(row, "training_loss"), dig(row, "failed") or dig(row, "diverged")
+    failed = dig(row, "failed") or dig(row, "diverged")
     label = str(dig(row, "candidate"))
+    table = run.result.get("table")
+    known = next((each for each in table if dig(each, "label") == label), None) if isinstance(table, list) else None
+    difference = _difference(known)
     return {
         "label": label,
         "chosen": dig(row, "candidate") == dig(race, "chosen"),
         "error": sum(errors) / len(errors),
-        "against_none": _against_none(run.result, label),
+        "difference": difference,
+        "against_none": _difference_words(difference),
+        "better": f"{dig(known, 'better'):.0%}" if _numbers([dig(known, "better")]) else "",
         "loss": f"{sum(losses) / len(losses):.3f}" if losses else "",
         "trainings": len(errors),
-        "train_loss": f"{train_loss:.2f}" if type(train_loss) in (int, float) else "",
         "failed": str(failed) if failed else "",
     }
 
 
-def _against_none(result: Mapping[str, Any], label: str) -> str:
-    """`-2.5 ± 0.8`; of one training there is no interval."""
-    table = result.get("table")
-    row = next((row for row in table if dig(row, "label") == label), None) if isinstance(table, list) else None
+def _difference(row: Any) -> tuple[float, float | None] | None:
+    """To none, with half of its interval; of one training there is no interval."""
     mean, half = dig(row, "against_none", "mean"), dig(row, "against_none", "half")
     if not _numbers([mean]):
+        return None
+    return mean, half if _numbers([half]) else None
+
+
+def _difference_words(difference: tuple[float, float | None] | None) -> str:
+    """`-2.5 ± 0.8`."""
+    if difference is None:
         return ""
-    return f"{mean:+.1f}" + (f" ± {half:.1f}" if _numbers([half]) else "")
+    mean, half = difference
+    return f"{mean:+.1f}" + ("" if half is None else f" ± {half:.1f}")
 
 
 def _numbers(values: Any) -> list[float]:
@@ -490,11 +555,11 @@ def _numbers(values: Any) -> list[float]:
     return values if isinstance(values, list) and all(type(value) in (int, float) for value in values) else []
 
 
-def _effects(of: Any) -> list[tuple[str, float, float]]:
+def _effects(of: Any) -> list[dict[str, Any]]:
     """What helps first: operation, change of the loss in %, two standard errors of it."""
     pairs = of.items() if isinstance(of, dict) else ()
     rows = [(str(op), float(pair[0]), 2 * float(pair[1])) for op, pair in pairs if len(_numbers(pair)) == 2]
-    return sorted(rows, key=lambda row: row[1])
+    return [{"op": op, "effect": effect, "error": error} for op, effect, error in sorted(rows, key=lambda row: row[1])]
 
 
 def _comparison(run: RunRecord) -> dict[str, Any] | None:
@@ -522,8 +587,8 @@ def blocks(markdown: str) -> Iterable[dict[str, Any]]:
             yield {"text": " ".join(lines)}
 
 
-def _gallery(images: Tensor | None, policy: Policy | None) -> list[Strip]:
-    return [] if images is None else strips(images, policy)
+def _gallery(images: Tensor | None, policy: Policy | None) -> Gallery | None:
+    return None if images is None or policy is None else gallery_of(images, policy)
 
 
 # --- doing it again, and using it ------------------------------------------------------------------------------
@@ -566,22 +631,41 @@ def _quoted(text: str) -> str:
 
 def _code(run: RunRecord) -> list[tuple[str, str]]:
     load = _beginning(run)
+    policy = run.policy
+    pairs = policy is not None and "sample_pairing" in policy.ops
+    dali = 'policy.without("sample_pairing").to_dali()' if pairs else "policy.to_dali()"
     file = str(RunFolder(run.folder).policy)
-    return [
-        ("torchvision, or any Dataset of Pillow images", f"{load}transform = policy.transform()"),
-        ("Whole batches, on any device", f"{load}batch = policy(batch)  # uint8 (B, 3, H, W)"),
-        (
-            "timm",
+    tabs = {
+        "torchvision": f"{load}# for Pillow images, before the conversion to float\ntransform = policy.transform()",
+        "batches": f"{load}# uint8 (B, 3, H, W), on any device\nbatch = policy(batch)",
+        "timm": (
             f"import timm.data\n{load}"
             "transform = timm.data.create_transform(224, is_training=True, auto_augment=None, color_jitter=None)\n"
-            "transform = policy.to_timm(transform)",
+            "transform = policy.to_timm(transform)"
         ),
-        (
-            "albumentations",
-            f"import albumentations as A\n{load}transform = A.Compose([policy.to_albumentations(), A.Normalize()])",
+        "albumentations": (
+            f"import albumentations as A\n{load}transform = A.Compose([policy.to_albumentations(), A.Normalize()])"
         ),
-        ("A file that needs Pillow alone", f"fasteraa export {_quoted(file)} --to python --out augment.py"),
-    ]
+        "kornia": (
+            f"import kornia.augmentation as K\n{load}"
+            "# for floats in [0, 1]\ntransform = K.AugmentationSequential(policy.to_kornia())"
+        ),
+        "DALI": (
+            f"from nvidia.dali.auto_aug import auto_augment\n{load}policy = {dali}\n\n"
+            "# in a pipeline with enable_conditionals=True, uint8 (H, W, 3):\n"
+            "# images = auto_augment.apply_auto_augment(policy, images)"
+        ),
+        "Keras": (
+            'import os\n\nos.environ.setdefault("KERAS_BACKEND", "torch")  # the layer needs it\n'
+            f"{load}# the first layer of the model, for images in [0, 255]\nlayer = policy.to_keras()"
+        ),
+        "plain Python": (
+            f"# a file that needs Pillow alone\nfasteraa export {_quoted(file)} --to python --out augment.py"
+        ),
+    }
+    if policy is not None and policy.scheduled:
+        del tabs["DALI"]  # which has no epochs
+    return list(tabs.items())
 
 
 def _code_for_masks(run: RunRecord) -> list[tuple[str, str]]:

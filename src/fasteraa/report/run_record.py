@@ -22,6 +22,7 @@ from fasteraa.policy.policy import Policy
 from fasteraa.report.comparison import read_comparison
 from fasteraa.report.outputs import PREVIEW_OF, race_digest
 from fasteraa.runtime.documents import MOST_BYTES, parse_json, quoted, read_bytes, read_json
+from fasteraa.runtime.files import unsealed
 from fasteraa.runtime.run_folder import RunFolder
 
 METRICS = ("distance", "penalty", "class_loss", "policy_class_loss", "change", "from_start", "seconds")
@@ -270,8 +271,14 @@ def _result(folder: RunFolder, policy: Policy | None) -> dict[str, Any]:
     """Of another policy than the one that is there, or of another race that chose it, it says nothing."""
     if policy is None or not folder.result.is_file():
         return {}
-    result = read_json(folder.result)
-    if not isinstance(result, dict) or result.get("policy") != policy.hash:
+    content = read_json(folder.result)
+    try:
+        result = unsealed(content)
+    except ValueError as error:
+        raise RunError(
+            f"{str(folder.result)!r} is damaged ({error}): continue the run (--resume) to write it again"
+        ) from error
+    if result.get("policy") != policy.hash:
         return {}
     return result if result.get("race") in (None, race_digest(policy)) else {}
 

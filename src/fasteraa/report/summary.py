@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 from fasteraa.methods.op_effects import Effects
@@ -86,6 +87,7 @@ def _alike(race: RaceResult) -> str:
 
 
 _CLEAR = 2  # standard errors
+_COLUMNS = 100
 
 
 def _effects(effects: Effects) -> str:
@@ -97,12 +99,23 @@ def _effects(effects: Effects) -> str:
         "harm": [op for op in reversed(ranked) if op in clear and effects.of[op] > 0],
         "unclear": [op for op in ranked if op not in clear],
     }
-    lines = [f"  {name:7}  {', '.join(map(effects.words, ops))}" for name, ops in rows.items() if ops]
+    count = f"{effects.trainings} trainings"
+    if not clear:
+        least = min(_CLEAR * error for error in effects.errors.values())
+        return f"No operation clearly helps or harms: {count} show effects on the loss to ± {least:.0f} % at best."
     head = (
-        f"Operations on these images: change of the loss in % when an image is transformed once, "
-        f"± two standard errors, from {effects.trainings} trainings"
+        "Operations on these images: change of the loss in % when an image is transformed once, "
+        f"± two standard errors, from {count}"
     )
-    return "\n".join([head, *lines])
+    words = {name: ops if name == "unclear" else [effects.words(op) for op in ops] for name, ops in rows.items()}
+    return "\n".join([head, *(_wrapped(name, words[name]) for name in words if words[name])])
+
+
+def _wrapped(name: str, words: Sequence[str]) -> str:
+    """`  help     rotate -3 ± 2, ...`, continued under its first word."""
+    return textwrap.fill(
+        ", ".join(words), _COLUMNS, initial_indent=f"  {name:7}  ", subsequent_indent=" " * 11, break_on_hyphens=False
+    )
 
 
 def _files(result: Result, folder: RunFolder) -> str:

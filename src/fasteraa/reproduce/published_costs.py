@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,6 +38,20 @@ class Measured:
     default_step: float | None  # of faster-aa, by our defaults
     trial: float | None  # of fast-aa, while those of all folds share the device
     dada_step: float | None
+
+    @classmethod
+    def of(cls, file: Path) -> Measured:
+        """What was measured before and kept in a file, as `plain` has it; of searches that were packed it is all."""
+        content = read_json(file) if file.exists() else {}
+        names = [each.name for each in fields(cls)]
+        values = {name: content.get(f"{name}_seconds") if isinstance(content, dict) else None for name in names}
+        return cls(**{name: value if isinstance(value, int | float) else None for name, value in values.items()})
+
+    def or_else(self, before: Measured) -> Measured:
+        """With what was measured before in place of what was not measured now."""
+        return Measured(
+            *(now if now is not None else then for now, then in zip(astuple(self), astuple(before), strict=True))
+        )
 
     def plain(self) -> dict[str, Any]:
         return {f"{name}_seconds": value for name, value in vars(self).items()} | {

@@ -116,7 +116,8 @@ class Table:
     unit: str = "error %"
     axis: str = ""  # of a figure
     logarithmic: bool = False
-    beside: str = ""  # another table that belongs to it
+    beside: tuple[str, ...] = ()  # other tables that belong to it, in the order in which they are made
+    best_of: tuple[str, int] | None = None  # of the methods with a budget only so many: the best in another table
     ranked: bool = False  # the same policies on several data sets: say who is ahead
 
 
@@ -139,7 +140,7 @@ def _small_set(**settings: Any) -> TrainRecipe:
     return TrainRecipe(**{**defaults, **settings})
 
 
-# for the sets of our own table that the paper does not have
+# for the sets that the paper does not have
 OWN_RECIPES: dict[str, TrainRecipe] = {
     "fashion-300/wrn-16-2": _small_set(epochs=240),
     "fashion-1000/wrn-16-2": _small_set(epochs=100),

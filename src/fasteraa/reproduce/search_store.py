@@ -83,8 +83,7 @@ class SearchStore:
 
     def read(self, search: Search, seed: int) -> Policy | None:
         if search.budgeted:  # the end of its time may have come first: that is part of it
-            folder = RunFolder(self.folder(search, seed))
-            return Policy.load(folder.policy) if folder.policy.exists() else None
+            return self._read(self.folder(search, seed).name).policy
         record = self._read(self.folder(search, seed).name)
         if not search.race_minutes:
             return _finished(record.gradient or record.policy)

@@ -9,6 +9,7 @@ from pathlib import Path
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.policy.policy import Policy
 from fasteraa.report.comparison import plain
+from fasteraa.reproduce.equal_budget import among_best
 from fasteraa.reproduce.published_costs import Measured, dada_step, fast_aa_trial, gradient_step, hours
 from fasteraa.reproduce.render import publish
 from fasteraa.reproduce.result import LineResult, Reproduction
@@ -57,6 +58,7 @@ def reproduce(
     check_sources(sources or {})
     folder = Path(out)
     RunCache(folder).open()
+    table = table if only else among_best(table, folder)
     setting = Setting(
         out=folder,
         seeds=seeds if seeds is not None else 1 if quick else RUNS,
@@ -121,13 +123,13 @@ class TableRunner:
         costs = {index: line.policy for index, line in self.lines.items() if isinstance(line.policy, Cost)}
         if not costs:
             return
-        measured = self._measured_costs()
+        file = self.setting.out / self.table.name / "timings.json"
+        measured = self._measured_costs().or_else(Measured.of(file))
         for index, cost in costs.items():
             if (extrapolated := hours(cost.method, measured)) is not None:
                 self.values[index], self.extrapolations[index] = {0: extrapolated[0]}, extrapolated[1]
         if measured.training is not None or measured.paper_step is not None:
-            content = json.dumps(plain(measured.plain()), indent=1) + "\n"
-            write_atomic(self.setting.out / self.table.name / "timings.json", content)
+            write_atomic(file, json.dumps(plain(measured.plain()), indent=1) + "\n")
 
     def _measured_costs(self) -> Measured:
         """From the searches and trainings of this table."""

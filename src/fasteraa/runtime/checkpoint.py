@@ -60,7 +60,7 @@ def load_checkpoint(
             raise _unusable(path, f"{name!r} is missing")
         if not isinstance(state[name], kind) or (isinstance(state[name], bool) and kind is not bool):
             raise _unusable(path, f"{name!r} is a {type(state[name]).__name__}")
-    if name := _too_large(state, path.stat().st_size):
+    if name := too_large(state, path.stat().st_size):
         raise _unusable(path, f"{name} is larger than the file")
     return state
 
@@ -88,12 +88,17 @@ def _damage(file: BinaryIO, sealed: bool) -> str:
         return "it has no digest at its end"
     file.seek(0)
     try:
-        entries = zipfile.ZipFile(file).infolist()
+        if is_compressed(file):  # a small file could become a large one
+            return "it is compressed"
     except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError) as error:
         return str(error) or type(error).__name__
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):  # a small file could become a large one
-        return "it is compressed"
     return ""
+
+
+def is_compressed(file: Path | BinaryIO) -> bool:
+    """Of a zip file, whether anything in it is."""
+    with zipfile.ZipFile(file) as archive:
+        return any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
 
 
 def _digest(file: BinaryIO, count: int) -> bytes:
@@ -120,7 +125,7 @@ def _load(path: Path, device: Any, mmap: bool) -> Any:
         raise _unusable(path, lines[0] if lines else type(error).__name__) from error
 
 
-def _too_large(state: Mapping[str, Any], size: int) -> str:
+def too_large(state: Mapping[str, Any], size: int) -> str:
     """The first tensor that pretends to be larger than its file: one value can stand for any number of them."""
     from torch import Tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -67,9 +68,12 @@ def without_main() -> Iterator[None]:
 def end_with_parent() -> None:
     """End this process soon after the one that began it, which else would be waited for for ever.
 
-    A forked process holds both ends of the pipe that `multiprocessing.parent_process()` listens to, so it looks.
+    A forked process holds both ends of the pipe that `multiprocessing.parent_process()` listens to, so it looks. One
+    whose parent was killed while this one was starting has another parent by now, so it is asked who began it.
     """
-    threading.Thread(target=_look_for, args=(os.getppid(),), daemon=True).start()
+    parent = multiprocessing.parent_process()
+    begun_by = os.getppid() if parent is None or parent.pid is None else parent.pid
+    threading.Thread(target=_look_for, args=(begun_by,), daemon=True).start()
 
 
 def _look_for(parent: int) -> None:

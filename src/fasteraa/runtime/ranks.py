@@ -96,6 +96,17 @@ class Ranks:
         """Its part of what all ranks look at once; all of it where there is not one for each."""
         return self.rows(count) if count >= self.size else slice(0, count)
 
+    def check_shares(self, batch: int, parts: int = 1) -> None:
+        """Every rank needs an image of whatever passes through a network at once: a batch, or each of its parts."""
+        part = -(-batch // parts)
+        least = batch - part * (-(-batch // part) - 1)  # the last part
+        if self.size > least:
+            how = f" in {parts} parts" if parts > 1 else ""
+            raise ConfigError(
+                f"every rank needs an image of a step, {self.size} ranks share batches of {batch}{how}: at most "
+                f"{least} ranks (--nproc-per-node)"
+            )
+
     def whole(self, part: Tensor, count: int) -> Tensor:
         """The parts of all ranks, in their order: `count` rows."""
         if not self.joined or count < self.size:

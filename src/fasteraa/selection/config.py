@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods import Method
-from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.config import PRETRAINED, SearchConfig
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.settings import Settings, setting, toml_value
 
@@ -63,6 +63,17 @@ class RaceConfig(Settings):
     )
     train: Mapping[str, Any] = field(default_factory=dict, metadata={"about": "Other settings of the training."})
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from fasteraa.train.recipe import check_one_of_both
+
+        check_one_of_both(self.pretrained, self.weights)
+        if not self.fine_tunes and (self.judge == "probe" or self.train.get("freeze")):
+            asked = "judge = probe" if self.judge == "probe" else "train.freeze"
+            raise ConfigError(
+                f"{asked} trains a head alone, so the body needs weights of its own: --pretrained, or --weights FILE"
+            )
+
     @property
     def fine_tunes(self) -> bool:
         """Whether the training begins with weights of another task."""
@@ -109,6 +120,13 @@ def fine_tuning(config: SearchConfig, race: RaceConfig) -> TrainRecipe:
     recipe = replace(recipe, epochs=race.epochs or recipe.epochs, flip=config.flip)
     recipe = replace(recipe, **race.train)
     return probing(recipe) if race.judge == "probe" else recipe
+
+
+def with_critic_weights(config: SearchConfig, race: RaceConfig | None) -> SearchConfig:
+    """Where the critic is the network that is fine-tuned, it begins with what that begins with."""
+    if race is None or not race.fine_tunes or config.critic != race.network or config.critic_weights is not None:
+        return config
+    return replace(config, critic_weights=race.weights or PRETRAINED)
 
 
 def probing(recipe: TrainRecipe) -> TrainRecipe:

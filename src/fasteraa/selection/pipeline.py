@@ -22,10 +22,12 @@ from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.selection.config import RaceConfig, probing, race_recipe
+from fasteraa.selection.finetuning import methods_budget
 from fasteraa.selection.folds import folded, judged_by_validation, raceable
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.result import RaceResult, Result, chosen_policy
+from fasteraa.selection.schedule import LEAST_CANDIDATES, trainings_of_rounds
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
@@ -131,12 +133,13 @@ def _judged(
         with EndingRunner(made, math.inf if budget.trainings is None else end) as runner:
             task = _affordable(task, data, runner, budget, settings)
             task = folded(task, data, runner, budget, bool(trains))
-            runner.prepare(task.folds)
+            if not decisions.get("setup").get("over"):  # else there is nothing left to train
+                runner.prepare(task.folds)
             task = _tuned(task, runner, settings)
             spent = decisions.decide("setup", lambda: {"seconds": time.monotonic() - began})["seconds"]
             spent = budget.cost(spent, 0)
             proposed = dict(by_name)
-            share = budget.less(spent).share((METHOD_SHARE if race else 1.0) / max(len(trains), 1))  # the same for all
+            share = _share_of_methods(task, runner, budget.less(spent), len(trains), race is not None)
             for method in trains:
                 proposed[method.name], cost = _propose(method, task, share, runner)
                 spent += cost
@@ -189,6 +192,31 @@ def _affordable(task: Task, data: ImageSet, runner: Runner, budget: Budget, race
     return replace(task, recipe=probing(task.recipe))
 
 
+def _share_of_methods(task: Task, runner: Runner, left: Budget, count: int, raced: bool) -> Budget:
+    """For each method that trains, the same: half of what is left, and never what the race itself needs.
+
+    A race that is too short says nothing of any candidate, however good they are.
+    """
+    if not count or not raced:
+        return left.share(1 / max(count, 1))
+    if task.recipe.fine_tunes:
+        return methods_budget(left, task, runner).share(METHOD_SHARE / count)
+    half = left.share(METHOD_SHARE)
+    if left.trainings is None and math.isfinite(left.seconds):
+        needed = task.decisions.decide("race/least", lambda: {"seconds": _least_race(task, runner)})["seconds"]
+        half = min(half, left.less(needed), key=lambda budget: budget.seconds)
+    return half.share(1 / count)
+
+
+def _least_race(task: Task, runner: Runner) -> float:
+    """Seconds of the fewest candidates on every fold, in the shortest trainings that tell something."""
+    none = named("none")
+    jobs = [task.job("none", none, fold=0, seed=task.seed + number) for number in range(LEAST_CANDIDATES)]
+    trainings = sum(trainings_of_rounds(LEAST_CANDIDATES, (1,) * len(task.folds)))
+    share = task.informative_epochs() / task.recipe.epochs
+    return runner.estimate(jobs) / len(jobs) * trainings * share
+
+
 def _propose(method: Method, task: Task, share: Budget, runner: Runner) -> tuple[list[Candidate], float]:
     """Candidates of a method that trains, and what they cost; a method's decision may say how many `trainings`."""
     began = time.monotonic()
@@ -196,7 +224,7 @@ def _propose(method: Method, task: Task, share: Budget, runner: Runner) -> tuple
         candidates = list(method.candidates(task, share, runner))
     except OutOfTime as error:
         task.say(f"{method.name} proposes nothing: {error}")
-        return [], 0.0
+        candidates = []
     name = f"{method.name}/cost"
     taken = task.decisions.decide(name, lambda: {"seconds": time.monotonic() - began})["seconds"]
     return candidates, share.cost(taken, task.decisions.get(method.name).get("trainings", share.trainings or 0))

@@ -25,6 +25,7 @@ from fasteraa.methods.task import Task
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.device import find_device
 from fasteraa.runtime.documents import read_json
+from fasteraa.selection.finetuning import operations_per_image, with_expected_effects
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.metrics import Measured
 from fasteraa.train.runner import Runner, run_jobs
@@ -71,12 +72,6 @@ class Traits:
         """Each alone, and what it means for a network that has much to learn."""
         own = [self.harder, self.confused, self.operations]
         return [*own, self.unlearned, *(value * self.unlearned for value in own)]
-
-
-def operations_per_image(policy: Policy) -> float:
-    """Operations that an image passes through, on average."""
-    passes = sum(number * share for number, share in enumerate(policy.strength.passes))
-    return passes * sum(often for _, often in policy.scaled().exposures())
 
 
 @cache
@@ -145,13 +140,15 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
 
     It is predicted for the length of the training to come; so far from it that no line was checked there, the
     predictions order candidates and no more. The one training that this needs, of `none` on the first fold, is the
-    first of the race. Nothing is predicted, and
-    candidates stay in their order, of fine-tuning, for which the lines were not fitted, and where that training does no
-    better than guessing: such a network cannot see what a policy does to an image.
+    first of the race. Nothing is predicted, and candidates stay in their order, where that training does no better than
+    guessing: such a network cannot see what a policy does to an image. Of fine-tuning, for which the lines were not
+    fitted, other sets say what is expected.
     """
     first = [each for each in candidates if each.label == "none"]
     others = [each for each in candidates if each.label != "none"]
-    if not first or not others or task.recipe.fine_tunes:
+    if task.recipe.fine_tunes:
+        return with_expected_effects(candidates)
+    if not first or not others:
         return [*first, *others]
     job = replace(task.job("none", first[0].policy, fold=0, seed=seed, epochs=epochs), keep_network=True)
     outcome = run_jobs(runner, [job]).get(job.key)

@@ -113,7 +113,7 @@ def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: B
         plan = task.decisions.decide(_PLAN, lambda: {**planned(), "policies": policies})
         best_first = with_prior(candidates, task, runner, plan["seeds"][0], plan["epochs"])
         labels = [each.label for each in best_first][: len(plan["candidates"])]
-        expected = {each.label: list(each.expected) for each in best_first if each.expected is not None}
+        expected = {each.label: each.expected.numbers for each in best_first if each.expected is not None}
         return {**plan, "candidates": labels, "expected": expected}
 
     for name in (_PLAN, "race"):
@@ -128,7 +128,11 @@ def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: B
 def _hashes(candidates: Sequence[Candidate]) -> dict[str, list[object]]:
     """Whatever makes it another race: who is eliminated depends on expectations, too."""
     return {
-        each.label: [each.policy.hash, list(each.expected or ()), {f: p.hash for f, p in each.on_folds.items()}]
+        each.label: [
+            each.policy.hash,
+            each.expected.numbers if each.expected else [],
+            {f: p.hash for f, p in each.on_folds.items()},
+        ]
         for each in candidates
     }
 
@@ -172,9 +176,7 @@ def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger:
             schedule = schedule.end(ledger.budget.cost(seconds, sum(map(len, jobs))))
             save_schedule(task.decisions, schedule)
         for block in jobs:
-            alive = [
-                _measured(trial, job, outcomes[job.key], task.metric) for trial, job in zip(alive, block, strict=True)
-            ]
+            alive = [_measured(trial, job, outcomes[job.key], task) for trial, job in zip(alive, block, strict=True)]
         done = {trial.label: trial for trial in alive}
         trials = [done.get(trial.label, trial) for trial in trials]
         if all(trial.failed for trial in alive):
@@ -219,9 +221,12 @@ def _train_round(
     return outcomes, (time.monotonic() - began) * len({job.key for job in jobs}) / missing
 
 
-def _measured(trial: Trial, job: TrainJob, outcome: Outcome, metric: str) -> Trial:
-    labels = job.split.held_out.labels
-    images = trial.images + (effective_images(labels) if metric == "balanced-error" else len(labels))
+def _measured(trial: Trial, job: TrainJob, outcome: Outcome, task: Task) -> Trial:
+    """Of few images, which a fine-tuning has, the same ones held out again tell nothing new about other images."""
+    labels, metric = job.split.held_out.labels, task.metric
+    again = task.recipe.fine_tunes and len(trial.errors) >= len(task.folds)
+    more = effective_images(labels) if metric == "balanced-error" else len(labels)
+    images = trial.images + (0 if again else more)
     if outcome.failed:
         classes = len(set(job.split.train.labels.tolist()))
         errors, scores = (*trial.errors, 100 - 100 / classes), (*trial.scores, math.log(classes))

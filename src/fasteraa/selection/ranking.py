@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.policy import Policy
+from fasteraa.selection.finetuning import error_margin, weighed_together
 from fasteraa.selection.prior import longer_difference, longer_spread
 from fasteraa.train.statistics import residual_spread
 
@@ -68,6 +69,11 @@ class Trial:
         return self.candidate.expected
 
     @property
+    def shares(self) -> bool:
+        """Whether what is expected of it depends on how others do on these images."""
+        return self.expected is not None and self.expected.shared > 0
+
+    @property
     def score(self) -> float:
         return sum(self.scores) / len(self.scores)
 
@@ -107,7 +113,18 @@ def differences(trials: Sequence[Trial]) -> list[Difference]:
     """Of trials on the same images, each to `none`; where that is missing, to the first of them."""
     none = next((trial for trial in trials if trial.label == "none"), trials[0])
     between = _training_noise(trials)
+    if any(trial.shares for trial in trials):
+        return _together(trials, none, between)
     return [_difference(trial, none, max(trial.noise, between)) for trial in trials]
+
+
+def _together(trials: Sequence[Trial], none: Trial, between: float) -> list[Difference]:
+    """Of fine-tunings, where what was measured of one policy says something about the others."""
+    others = [trial for trial in trials if trial is not none]
+    level = fmean(none.logarithms)
+    measured = [(fmean(trial.logarithms) - level, max(trial.noise, between)) for trial in others]
+    weighed = iter(weighed_together(measured, [trial.expected for trial in others]))
+    return [Difference(0.0, 0.0) if trial is none else Difference(*next(weighed)) for trial in trials]
 
 
 def _difference(trial: Trial, none: Trial, noise: float) -> Difference:
@@ -161,7 +178,7 @@ def choose(trials: Sequence[Trial], by_loss: bool = False) -> Trial:
     """The lowest expected loss of those that came furthest and are probably better than `none`, else `none`.
 
     Where the training to come is that of the race, what has more errors than `none` is not chosen, unless the loss
-    alone counts. What failed loses.
+    alone counts; on the few images of a fine-tuning, more by one standard error. What failed loses.
     """
     finalists = _finalists(trials)
     none = next((trial for trial in finalists if trial.label == "none"), None)
@@ -169,8 +186,13 @@ def choose(trials: Sequence[Trial], by_loss: bool = False) -> Trial:
         return _ranked(finalists)[0]
     better = better_than_none(trials)
     likely = [each for each in finalists if better.get(each.label, 0.0) >= PROBABLY]
-    good = [each for each in likely if by_loss or each.length > 1 or each.error <= none.error]
+    good = [each for each in likely if by_loss or each.length > 1 or each.error <= none.error + _margin(each)]
     return next(trial for trial in _ranked([*good, none]) if trial is not none) if good else none
+
+
+def _margin(trial: Trial) -> float:
+    """Points of error that few images do not tell."""
+    return error_margin(trial.error, trial.images) if trial.shares else 0.0
 
 
 def better_than_none(trials: Sequence[Trial]) -> dict[str, float]:

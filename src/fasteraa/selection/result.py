@@ -140,8 +140,14 @@ class RaceResult:
         return (
             f"Use {row.label}: {row.error:.1f}% {held_out} against {none.error:.1f}% without augmentation "
             f"({how}, difference {difference_words(row.against_none)}"
-            + (f"; better with a probability of {row.better:.0%})." if row.better is not None else ").")
+            + ("" if row.better is None else f"; better with a probability of {row.better:.0%}{self._elsewhere}")
+            + ")."
         )
+
+    @property
+    def _elsewhere(self) -> str:
+        """What a probability rests on beside these trainings."""
+        return ", fine-tunings of other sets included" if self.chosen.shares else ""
 
     def _ahead(self) -> str:
         """Who did better in the race and was not chosen, and why."""
@@ -236,7 +242,7 @@ class RaceResult:
                     "errors": [round(error, 3) for error in trial.errors],
                     "losses": [round(score, 4) for score in trial.scores],
                     "training_loss": None if trial.loss is None else round(trial.loss, 4),
-                    **({"expected": list(trial.expected)} if trial.expected else {}),
+                    **({"expected": trial.expected.numbers} if trial.expected else {}),
                     **({"failed": trial.failed} if trial.failed else {}),
                 }
                 for trial in self.trials

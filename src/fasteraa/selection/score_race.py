@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fasteraa.errors import ConfigError, RaceError, RunError
 from fasteraa.methods import Candidate
@@ -26,7 +26,7 @@ from fasteraa.runtime.files import as_file_name, sealed, unsealed, write_atomic
 from fasteraa.selection.race import check_candidates
 from fasteraa.selection.ranking import PROBABLY
 from fasteraa.train.command import Command, TrainingFailed, finite
-from fasteraa.train.statistics import Estimate, paired, student_cdf
+from fasteraa.train.statistics import Estimate, paired, residual_spread, student_cdf
 
 Train = Callable[..., float]  # (policy, seed, out) -> score; a command takes gpu= as well
 Say = Callable[[str], None]
@@ -273,10 +273,11 @@ def _result(
         return sum(values) / len(values)
 
     none = next(each for each in candidates if each.label == "none")
-    good = [each for each in whole if mean(each) < mean(none) and _is_probable(each, scores)]
+    noise = _noise([[scores[each.label][seed] for seed in sorted(scores[each.label])] for each in whole])
+    good = [each for each in whole if mean(each) < mean(none) and _is_probable(each, scores, noise)]
     chosen = min(good or [none], key=mean)
     ranked = sorted(measured, key=lambda each: (each is not chosen, -len(scores[each.label]), mean(each)))
-    rows = [_row(each, scores, failures, most, sign) for each in ranked]
+    rows = [_row(each, scores, failures, most, sign, noise if each in whole else None) for each in ranked]
     rows += [
         ScoreRow(each.label, math.nan, (), None, None, True, failures.get(each.label, "not run"))
         for each in candidates
@@ -291,33 +292,53 @@ def _row(
     failures: Mapping[str, str],
     most: int,
     sign: float,
+    noise: _Noise | None,
 ) -> ScoreRow:
     mine, none = scores[candidate.label], scores["none"]
     shared = sorted(set(mine) & set(none))
     against = better = None
     if candidate.label != "none" and shared:
         against = paired([sign * mine[s] for s in shared], [sign * none[s] for s in shared])
-        better = _probability([mine[s] - none[s] for s in shared])
+        better = _probability([mine[s] - none[s] for s in shared], noise)
     values = tuple(sign * mine[s] for s in sorted(mine))
     mean = sum(values) / len(values)
     failed = failures.get(candidate.label)
     return ScoreRow(candidate.label, mean, values, against, better, len(mine) < most, failed)
 
 
-def _is_probable(candidate: Candidate, scores: Mapping[str, Mapping[int, float]]) -> bool:
-    """As sure as the race of our own trainings asks for; of one run nothing is known, which the sentence says."""
+def _is_probable(candidate: Candidate, scores: Mapping[str, Mapping[int, float]], noise: _Noise | None) -> bool:
+    """As sure as the race by our trainings asks for; of one run nothing is known, which the sentence says."""
     mine, none = scores[candidate.label], scores["none"]
-    better = _probability([mine[seed] - none[seed] for seed in sorted(set(mine) & set(none))])
+    better = _probability([mine[seed] - none[seed] for seed in sorted(set(mine) & set(none))], noise)
     return better is None or better >= PROBABLY
 
 
-def _probability(differences: Sequence[float]) -> float | None:
+class _Noise(NamedTuple):
+    """The standard deviation of a difference between runs of one seed, by all candidates that have every seed.
+
+    Two or three differences say little about their own spread, and by luck may be almost alike.
+    """
+
+    spread: float
+    freedom: int
+
+
+def _noise(rows: Sequence[Sequence[float]]) -> _Noise | None:
+    """None of fewer than two candidates or seeds, and where all differences are alike."""
+    spread = residual_spread(rows)
+    if spread is None or spread < 1e-9 * max(abs(each) for row in rows for each in row):
+        return None
+    return _Noise(spread * math.sqrt(2), (len(rows) - 1) * (len(rows[0]) - 1))
+
+
+def _probability(differences: Sequence[float], noise: _Noise | None = None) -> float | None:
     """That the mean difference is below 0, by Student's distribution; None from fewer than two."""
     n = len(differences)
     if n < 2:
         return None
     mean = sum(differences) / n
-    error = math.sqrt(sum((each - mean) ** 2 for each in differences) / (n - 1) / n)
-    if not error:
+    if noise is None:
+        noise = _Noise(math.sqrt(sum((each - mean) ** 2 for each in differences) / (n - 1)), n - 1)
+    if not noise.spread:
         return 1.0 if mean < 0 else 0.5 if mean == 0 else 0.0
-    return student_cdf(-mean / error, n - 1)
+    return student_cdf(-mean / noise.spread * math.sqrt(n), noise.freedom)

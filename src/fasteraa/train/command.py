@@ -35,7 +35,7 @@ WritePolicy = Callable[[Policy, Path], None]
 
 
 class TrainingFailed(RunError):
-    """A run of the user's training gave no score; the others go on."""
+    """A run of the user's training gave no score; the others continue."""
 
 
 @dataclass(frozen=True)

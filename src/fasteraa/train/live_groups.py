@@ -25,6 +25,9 @@ class LiveGroups:
         """One that was trained to the end of its parts, if others can continue them; earlier generations are let go."""
         self._groups = [(images, each) for images, each in self._groups if each.last >= group.last]
         if group.last < group.members[0].recipe.epochs and _continues(group):
+            for member in group.members:
+                assert isinstance(member.feed, DeviceFeed)
+                member.feed = member.feed.with_policy(member.feed.policy)  # lets go of images that were augmented
             self._groups.append((fingerprint, group))
 
     def take(self, fingerprint: str, runs: Sequence[TrainingRun]) -> Group | None:

@@ -110,7 +110,7 @@ PAPER: dict[str, TrainRecipe] = {
     "cifar/wrn-28-2": TrainRecipe(network="wrn-28-2", weight_decay=5e-4),
     "cifar/wrn-28-10": _WIDE,
     **{f"cifar/shake-shake-26-2x{w}d": replace(_SHAKE, network=f"shake-shake-26-2x{w}d") for w in (32, 96, 112)},
-    # Fast AutoAugment flips house numbers, too. It has no file for WRN-40-2 there: as WRN-28-10, weight decay and all
+    # Fast AutoAugment flips SVHN, too. It has no file for WRN-40-2 there: as WRN-28-10, weight decay and all
     "svhn/wrn-40-2": TrainRecipe(learning_rate=0.01, weight_decay=5e-4, cutout=20),
     "svhn/wrn-28-10": replace(_WIDE, learning_rate=0.01, cutout=20),
     "imagenet/resnet-50": _IMAGENET,
@@ -141,6 +141,7 @@ def finetune_recipe(
     """For a network that begins with weights: AdamW, a smaller rate for the body, crop and flip before every policy."""
     if network == "auto":
         raise ConfigError("--pretrained and --weights need the network that they are for: --network timm:NAME")
+    check_one_of_both(pretrained, weights)
     input_size = side or (preprocessing(network).side if network.startswith(PREFIX) else 0)
     return TrainRecipe(
         network=network,
@@ -160,6 +161,23 @@ def finetune_recipe(
         crop_kind="resized",
         order="crop-first",
     )
+
+
+def check_one_of_both(pretrained: bool, weights: str) -> None:
+    """A network begins with timm's own weights or with those of a file."""
+    if pretrained and weights:
+        raise ConfigError(
+            f"a network begins with timm's own weights (--pretrained) or with --weights {weights}: not both"
+        )
+
+
+def check_body(recipe: TrainRecipe) -> TrainRecipe:
+    """A frozen body must be one that knows something."""
+    if recipe.freeze and not recipe.fine_tunes:
+        raise ConfigError(
+            "freeze trains the head alone, so the body needs weights of its own: --pretrained, or --weights FILE"
+        )
+    return recipe
 
 
 def image_side(recipe: TrainRecipe) -> int | None:

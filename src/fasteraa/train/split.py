@@ -25,7 +25,7 @@ from fasteraa.data.load import (
     validation_listing,
     with_classes,
 )
-from fasteraa.data.materialize import LoadOptions, gather, probe_size
+from fasteraa.data.materialize import LoadOptions, gather, probe_size, tell_enlarged
 from fasteraa.data.requirements import check_for_classifiers
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source, canonical_split
@@ -83,7 +83,7 @@ class Split:
 def _on(data: Images, device: torch.device) -> Images:
     if not isinstance(data, ImageSet):
         return data
-    return replace(data, images=data.images.to(image_device(data.images, device)))
+    return data.on(image_device(data.images, device))
 
 
 def twice_words(count: int, of: int) -> str:
@@ -145,6 +145,7 @@ def open_split(
         percent = 100 * len(test) / all_of_them  # every class is in it, so it may be more than was asked for
         measured_on = f"{percent:.3g}% of the training images"
     look = Look(interpolation=interpolation, window=check_window(window))
+    tell_enlarged(train, opened.name, as_size(size), look)
     side = as_size(size) or _default_side(train, look, largest)
     measures: int | None = None
     if (held := subset_to_hold(train, subset, large)) != subset:

@@ -388,17 +388,6 @@ class Group:
                 self.epoch, self.seconds = state["epoch"], state["seconds"]
 
 
-def check_shares(batch: int, accumulate: int, ranks: Ranks) -> None:
-    """Every rank needs an image of whatever passes through the network at once."""
-    least = min(len(part) for part in torch.empty(batch).chunk(accumulate))
-    if ranks.size > least:
-        parts = f" in {accumulate} parts" if accumulate > 1 else ""
-        raise ConfigError(
-            f"every rank needs an image of a step, {ranks.size} ranks share batches of {batch}{parts}: at most {least} "
-            "ranks (--nproc-per-node)"
-        )
-
-
 def rates_of_epoch(members: Sequence[Training], epoch: int) -> Tensor:
     """(steps, 2 * members) on the device, in one piece: small runs side by side mostly wait for Python."""
     steps = members[0].feed.steps
@@ -443,7 +432,7 @@ class Training:
             share_statistics(self.network, ranks)
         self.forward: Callable[[Tensor], Tensor] = self.network
         self.feed: Feed = make_feed(data, policy, recipe, seed, device, ranks)
-        check_shares(min(recipe.batch_size, len(data)), recipe.accumulate, ranks)
+        ranks.check_shares(min(recipe.batch_size, len(data)), recipe.accumulate)
         self.half = _is_half(recipe.precision, device)
         if recipe.freeze and recipe.copies and device.type == "cpu":  # a GPU's graph takes images
             self.feed = ProbeFeed(self.feed, self.features, recipe.copies)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.named import named
+from fasteraa.policy.policy import Policy
 from fasteraa.train.job import Outcome, TrainJob, make_job
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.runner import Runner, Say, run_jobs
@@ -22,10 +23,19 @@ _KEPT = 0.75  # of the training images that are trained on, to choose
 
 
 def tuned(
-    runner: Runner, split: Split, recipe: TrainRecipe, say: Say, seed: int = 0, rates_only: bool = True
+    runner: Runner,
+    split: Split,
+    recipe: TrainRecipe,
+    say: Say,
+    seed: int = 0,
+    rates_only: bool = True,
+    policy: Policy | None = None,
 ) -> TrainRecipe:
-    """The recipe with what had the lowest loss; test images are not looked at. Of fine-tunings the rates alone."""
-    jobs = tuning_jobs(split, recipe, seed, rates_only)
+    """The recipe with what had the lowest loss; test images are not looked at. Of fine-tunings the rates alone.
+
+    Without a policy, unless one is given.
+    """
+    jobs = tuning_jobs(split, recipe, seed, rates_only, policy)
     best = best_of(run_jobs(runner, jobs), jobs, say, rates_only)  # without the cutout, which follows policies alone
     return with_rates_of(recipe, best)
 
@@ -34,14 +44,17 @@ def with_rates_of(recipe: TrainRecipe, best: TrainRecipe) -> TrainRecipe:
     return replace(recipe, learning_rate=best.learning_rate, weight_decay=best.weight_decay)
 
 
-def tuning_jobs(split: Split, recipe: TrainRecipe, seed: int = 0, rates_only: bool = False) -> list[TrainJob]:
+def tuning_jobs(
+    split: Split, recipe: TrainRecipe, seed: int = 0, rates_only: bool = False, policy: Policy | None = None
+) -> list[TrainJob]:
     """One for every recipe of the grid."""
     if not isinstance(split.train, ImageSet):
         raise ConfigError("the learning rate is tuned on images in memory: take a --subset, or a smaller --size")
     train, held_out = split.train.split(_KEPT, seed)
     part = Split(train, held_out, "25% of the training images")
     recipes = grid(recipe, rates_only)
-    return [make_job(f"none, {_words(each, rates_only)}", named("none"), each, seed, part) for each in recipes]
+    policy = policy or named("none")
+    return [make_job(f"{policy.name}, {_words(each, rates_only)}", policy, each, seed, part) for each in recipes]
 
 
 def grid(recipe: TrainRecipe, rates_only: bool = False) -> list[TrainRecipe]:

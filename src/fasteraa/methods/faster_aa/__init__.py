@@ -68,7 +68,12 @@ class FasterAA(Method):
 
 
 def _small_enough(task: Task) -> ImageSet:
-    """Images of a fine-tuning are large: the critic sees them smaller, unless a network was named for it."""
+    """Images of a fine-tuning are large: the critic sees them smaller, unless a network was named for it.
+
+    The network that is fine-tuned sees them at the size of its input.
+    """
+    if task.config.critic_weights is not None and task.config.critic == task.recipe.network and task.recipe.input_size:
+        return task.data if min(task.data.size) <= task.recipe.input_size else task.data.resized(task.recipe.input_size)
     most = _SIDE["cpu" if find_device(task.device).type == "cpu" else "cuda"]
     if not task.recipe.fine_tunes or task.config.critic != "auto" or min(task.data.size) <= most:
         return task.data

@@ -23,6 +23,12 @@ class Adam:
         self.defaults: dict[str, Any] = {"lr": rate, "betas": betas}
         self.param_groups: list[dict[str, Any]] = [{"params": list(parameters), **self.defaults}]
         self.state: dict[Tensor, dict[str, Tensor]] = {parameter: {} for parameter in self._parameters}
+        self._slow: set[Tensor] = set()
+        self._share = 1.0
+
+    def slow_down(self, parameters: Iterable[nn.Parameter], share: float) -> None:
+        """These move by a share of the learning rate."""
+        self._slow, self._share = set(parameters), share
 
     @property
     def _parameters(self) -> list[nn.Parameter]:
@@ -41,8 +47,12 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         moved: list[Tensor] = [parameter for parameter in self._parameters if parameter.grad is not None]
-        if not moved:
-            return
+        for slow, share in ((False, 1.0), (True, self._share)):
+            some = [parameter for parameter in moved if (parameter in self._slow) == slow]
+            if some:
+                self._move(some, share)
+
+    def _move(self, moved: list[Tensor], share: float) -> None:
         for parameter in moved:
             if not self.state[parameter]:
                 self._begin(parameter)
@@ -53,7 +63,7 @@ class Adam:
         group = self.param_groups[0]
         torch._foreach_add_(steps, 1)
         torch._fused_adam_(
-            moved, gradients, averages, squares, [], steps, lr=group["lr"], beta1=group["betas"][0],
+            moved, gradients, averages, squares, [], steps, lr=share * group["lr"], beta1=group["betas"][0],
             beta2=group["betas"][1], weight_decay=0.0, eps=_EPS, amsgrad=False, maximize=False,
         )  # fmt: skip
 

@@ -19,11 +19,21 @@ from fasteraa.data import ImageSet
 from fasteraa.data.batches import Normalise
 from fasteraa.data.requirements import check_enough
 from fasteraa.errors import ConfigError, DataError, FasterAAError, RunError, Stopped
-from fasteraa.methods.config import SearchConfig, check_same, make_config, resolve_defaults
+from fasteraa.methods.config import PRETRAINED, SearchConfig, check_same, make_config, resolve_defaults
 from fasteraa.methods.faster_aa.fast_step import CapturedStep, load_optimiser, make_step
 from fasteraa.methods.faster_aa.files import GradientFiles
 from fasteraa.methods.faster_aa.step import METRICS, soft_policy
-from fasteraa.nets import Backbone, Critic, PixelCritic, build, choose_network, frozen_statistics, make_primitive
+from fasteraa.nets import (
+    Backbone,
+    Critic,
+    PixelCritic,
+    build,
+    choose_network,
+    frozen_statistics,
+    make_primitive,
+    preprocessing,
+)
+from fasteraa.nets.timm import PREFIX
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.checkpoint import misfit
 from fasteraa.runtime.device import explain_out_of_memory, find_device, image_device
@@ -130,10 +140,15 @@ def _is_finite(value: Tensor) -> bool:
 def check_critic(config: SearchConfig) -> None:
     """Build the network once without its weights: a wrong name must be noticed before images are read."""
     if config.critic == "auto":
+        if config.critic_weights is not None:
+            raise ConfigError(
+                f"critic_weights need the network that they are for: --critic timm:NAME, got {config.critic}"
+            )
         return
-    device = "cpu" if config.critic.startswith("timm:") else "meta"  # some of timm's look at values while they start
+    begins = config.critic.startswith("timm:") or config.critic_weights
+    device = "cpu" if begins else "meta"  # some of timm's look at values while they start, and weights have some
     with seeded(0), torch.device(device):
-        make_primitive(build(config.critic, 1, config.size, norm=_norm(config)))
+        make_primitive(build(config.critic, 1, config.size, **_begin(config)))
 
 
 def _check_shared(config: SearchConfig, ranks: Ranks) -> None:
@@ -150,8 +165,20 @@ def _check_shared(config: SearchConfig, ranks: Ranks) -> None:
         )
 
 
-def _norm(config: SearchConfig) -> str:
-    return "none" if config.critic_norm == "none" else "primitive"
+def _begin(config: SearchConfig) -> dict[str, Any]:
+    """How the critic is built: with its own norm layers, as they are, where it begins with weights."""
+    if config.critic_weights is None:
+        return {"norm": "none" if config.critic_norm == "none" else "primitive"}
+    own = config.critic_weights == PRETRAINED
+    return {"norm": "frozen", "pretrained": own, "weights": None if own else config.critic_weights}
+
+
+def _normalise(config: SearchConfig, images: Tensor) -> Normalise:
+    """By the images, or, for weights of timm's networks, as these expect it."""
+    if config.critic_weights is None or not config.critic.startswith(PREFIX):
+        return Normalise.of(images)
+    expected = preprocessing(config.critic)
+    return Normalise(*(torch.tensor(each).view(1, 3, 1, 1) for each in (expected.mean, expected.std)))
 
 
 def _critic(backbone: Backbone, data: ImageSet) -> Critic:
@@ -198,9 +225,9 @@ class Run:
         self.images, self.labels = data.images.to(home), labels.to(home)
         self.steps_per_epoch = len(data) // config.batch_size
         with seeded(config.seed):
-            backbone = build(self.backbone, len(data.classes), min(data.size), norm=_norm(config))
+            backbone = build(self.backbone, len(data.classes), min(data.size), **_begin(config))
             critic = _critic(backbone, data).to(device)
-            self.step = make_step(critic, self.policy, Normalise.of(self.images).to(device), config, ranks)
+            self.step = make_step(critic, self.policy, _normalise(config, self.images).to(device), config, ranks)
         self.order = torch.empty(0, dtype=torch.int64, device=device)
         self.epoch, self.step_of_epoch, self.seconds = 0, 0, 0.0
         self.sums = torch.zeros(len(METRICS), device=device)

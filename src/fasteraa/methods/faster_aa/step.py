@@ -31,9 +31,21 @@ from fasteraa.runtime.ranks import ALONE, Ranks
 METRICS = ("distance", "penalty", "class_loss", "policy_class_loss")
 
 
+_BODY = 0.1  # of the learning rate, for the body of a critic that begins with weights: it shall stay what it is
+
+
 def adam(parameters: Iterable[nn.Parameter], config: SearchConfig) -> Adam:
     """The paper's optimiser."""
     return Adam(parameters, config.learning_rate, (config.beta1, config.beta2))
+
+
+def critic_adam(critic: Critic, config: SearchConfig) -> Adam:
+    """The same; heads that are new move faster than a body that is not."""
+    optimiser = adam(critic.parameters(), config)
+    if config.critic_weights is not None:
+        heads = {*critic.head.parameters(), *critic.backbone.classifier.parameters()}
+        optimiser.slow_down((p for p in critic.parameters() if p not in heads), _BODY)
+    return optimiser
 
 
 def soft_policy(config: SearchConfig, parameters: Tensor | None = None) -> SoftPolicy:
@@ -72,7 +84,7 @@ class Step:
         self.normalise = normalise
         self.config = config
         self.precision = self._auto_precision if config.precision == "auto" else config.precision
-        self.critic_optimiser = adam(critic.parameters(), config)
+        self.critic_optimiser = critic_adam(critic, config)
         self.policy_optimiser = adam(policy.parameters(), config)
         self.floor = _floor(policy, config) if config.objective == "diverse" else None
         self.weight = 1.0  # of this rank's rows in the batch

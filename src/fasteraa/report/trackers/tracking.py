@@ -145,11 +145,11 @@ class Tracking(Silent):
             status = "stopped"
         folder = self._opening.folder
         files = tuple(file for name in _FILES[self._opening.kind] for file in sorted(folder.glob(name)))
-        ending = Ending(status, {"status": status, **_found(folder, files), **self._summary}, files)
+        ending = Ending(status, {"status": status, **_outcome(folder, files), **self._summary}, files)
         self._each(lambda tracker: tracker.finish(ending))
 
 
-def _found(folder: Path, files: tuple[Path, ...]) -> dict[str, Any]:
+def _outcome(folder: Path, files: tuple[Path, ...]) -> dict[str, Any]:
     """What the policy in the folder tells about itself."""
     if folder / "policy.json" not in files:
         return {}

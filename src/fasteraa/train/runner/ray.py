@@ -380,7 +380,8 @@ class TrainingActor:
 
     def __init__(self, on_gpu: bool, compile: bool | None, command: str | None):
         self.device, self.compile, self.command = torch.device("cuda:0" if on_gpu else "cpu"), compile, command
-        self.splits: dict[tuple[str, str], Split] = {}
+        self.splits: dict[tuple[str, str], Split] = {}  # in main memory, to measure a cost on a part of them
+        self.placed: dict[tuple[str, str], Split] = {}  # on the device
         if not on_gpu:
             torch.set_num_threads(1)
 
@@ -389,18 +390,29 @@ class TrainingActor:
         return {"versions": _versions(), "node": socket.gethostname(), "pid": os.getpid(), "places": places}
 
     def hold(self, key: tuple[str, str], split: Split) -> None:
-        self.splits[key] = split.on(self.device)
+        self.splits[key], self.placed[key] = split, split.on(self.device)
 
     def cost(self, key: tuple[str, str], jobs: Sequence[TrainJob], at_once: int) -> float:
         with tempfile.TemporaryDirectory() as scratch:
             runner = LocalRunner(RunCache(Path(scratch)), device=str(self.device), jobs=at_once)
-            return runner._image_seconds(self._with_images(key, jobs))
+            return runner._image_seconds([replace(job, split=self.splits[key]) for job in jobs])
 
     def train(
         self, key: tuple[str, str], jobs: Sequence[TrainJob], states: Sequence[bytes | None], seconds: float
     ) -> list[_Result]:
         """Everything goes back to the driver: nodes need not share a disk."""
-        jobs, end = self._with_images(key, jobs), time.time() + seconds
+        try:
+            return self._train(key, jobs, states, seconds)
+        except OSError as error:
+            raise RunError(
+                f"the node {socket.gethostname()} could not keep a checkpoint in {tempfile.gettempdir()!r} "
+                f"({error.strerror or error}): free some space there, or take the node out of the cluster; {_KEEP}"
+            ) from error
+
+    def _train(
+        self, key: tuple[str, str], jobs: Sequence[TrainJob], states: Sequence[bytes | None], seconds: float
+    ) -> list[_Result]:
+        jobs, end = [replace(job, split=self.placed[key]) for job in jobs], time.time() + seconds
         with tempfile.TemporaryDirectory() as scratch:
             cache = RunCache(Path(scratch)).open()
             for job, state in zip(jobs, states, strict=True):
@@ -414,9 +426,6 @@ class TrainingActor:
                 _Result(dict(outcome.record), network=_network(cache, job))
                 for job, outcome in zip(jobs, outcomes, strict=True)
             ]
-
-    def _with_images(self, key: tuple[str, str], jobs: Sequence[TrainJob]) -> list[TrainJob]:
-        return [replace(job, split=self.splits[key]) for job in jobs]
 
 
 def _network(cache: RunCache, job: TrainJob) -> dict[str, bytes]:
