@@ -26,6 +26,7 @@ _NEARLY = 0.8  # of the epochs that are informative
 # four times the epochs the loss of the one set above it fell by 60 % (the error from 30 to 10), others by 11 % at most.
 _UNLEARNED = 0.8
 _LONGER = 4  # times the epochs
+_LONG = 200  # epochs after which every set of results/adapt gained by augmentation
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,12 @@ class RaceResult:
 
     def sentence(self) -> str:
         """The recommendation, its difference to no augmentation, and how sure that is."""
-        return " ".join(filter(None, (self._recommendation(), self._ahead(), self._too_short(), self._unlearned())))
+        return " ".join(
+            filter(
+                None,
+                (self._recommendation(), self._ahead(), self._too_short(), self._unlearned() or self._for_longer()),
+            )
+        )
 
     def _recommendation(self) -> str:
         least, most = self.least_epochs, self.recipe.epochs
@@ -204,6 +210,15 @@ class RaceResult:
             f"Train longer before you augment: after {epochs_words(recipe.epochs)} of {recipe.network} without "
             f"augmentation the loss is still {none.loss:.2f} on training images and {none.score:.2f} on held-out ones. "
             f"Race again for {epochs} epochs (--train-epochs {epochs})."
+        )
+
+    def _for_longer(self) -> str:
+        """Where `none` was chosen for a short training: that it is for this length."""
+        epochs = round(self.recipe.epochs * self.chosen.length)
+        if self.chosen.label != "none" or self.recipe.fine_tunes or epochs >= _LONG or self.longer:
+            return ""
+        return (
+            f"This is for trainings of {epochs_words(epochs)}: longer ones gain more by augmentation (--train-epochs)."
         )
 
     def provenance(self) -> dict[str, Any]:
