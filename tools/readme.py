@@ -213,6 +213,7 @@ def table() -> str:
     means = {(line["data"], line["label"]): line["ours"]["mean"] for line in lines if line["ours"]}
     rows = [
         _unseen_row(),
+        _zoo_row(),
         *([words, *_cells([means.get((data, label)) for label in CONTENDERS])] for data, words in SETS.items()),
     ]
     return markdown_table(["error %, lowest in bold", *CONTENDERS.values()], rows)
@@ -227,6 +228,19 @@ def _unseen_row() -> list[str]:
 
     cells = _cells([mean("none"), mean("trivialaugment-wide"), None, None, mean(None)])
     return [f"**{len(sets)} sets that nothing was tuned on**, mean", *cells]
+
+
+def _zoo_row() -> list[str]:
+    """The prior of each search was fitted to the other sets."""
+    content = json.loads((ROOT / "results" / "unseen" / "zoo.json").read_text(encoding="utf-8"))
+    sets = content["sets"].values()
+
+    def mean(label: str) -> float:
+        return fmean(fmean(row["error"] for row in each["rows"] if row["label"] == label) for each in sets)
+
+    labels = ("none", "trivialaugment-wide", "randaugment-2-14", "autoaugment-cifar10", "searched on a GPU")
+    cells = _cells([mean(label) for label in labels])
+    return [f"**{len(sets)} sets of other kinds, each left out of the prior**, mean", *cells]
 
 
 def _cells(errors: list[float | None]) -> list[str]:
