@@ -509,6 +509,7 @@ class Slow:
 
 def test_long_work_says_how_long_it_takes_and_that_it_goes_on(cache, split, quick, monkeypatch):
     monkeypatch.setattr(runners, "_EVERY_S", 0.01)
+    monkeypatch.setattr(runners, "_LINES", 10**6)
     lines, heard = [], threading.Event()
 
     def say(text):

@@ -22,7 +22,8 @@ from fasteraa.train.run_cache import RunCache
 from fasteraa.train.split import Split
 
 Say = Callable[[str], None]
-_EVERY_S = 10.0  # a line while runs are trained
+_EVERY_S = 10.0  # a line while runs are trained, at most
+_LINES = 20  # of them, unless it takes longer than was measured
 RUNNERS = Registry(
     "runner",
     "fasteraa.runners",
@@ -155,15 +156,19 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def _signs_of_life(say: Say, words: Callable[[], str], expected: float | None) -> Iterator[None]:
-    """A line every few seconds while runs are trained elsewhere; none without an expectation."""
+    """A line every few seconds while runs are trained elsewhere, of long ones twenty in all; none without an
+    expectation.
+    """
     if expected is None:
         yield
         return
     began, over = time.monotonic(), threading.Event()
 
     def speak() -> None:
-        while not over.wait(_EVERY_S):
-            say(f"{words()}, {duration(time.monotonic() - began)} of about {duration(expected)}")
+        while not over.wait(max(_EVERY_S, expected / _LINES)):
+            passed = time.monotonic() - began
+            late = "" if passed <= expected else "; it takes longer than was measured"
+            say(f"{words()}, {duration(passed)} of about {duration(expected)}{late}")
 
     speaker = threading.Thread(target=speak, daemon=True)
     speaker.start()
