@@ -252,6 +252,6 @@ def test_what_the_budget_pays_for_is_said_before(monkeypatch):
         "a clearer result would take about 45 minutes (--race-minutes 45)",
     ]
     late = schedule.plan_words("timm:x", plan, many[:4], 3.0, Budget(60.0))
-    assert late[-1].startswith("even so it takes about 10 minutes, more than the 60 s that are left")
+    assert late[-1].startswith("even so it takes longer than is left (about 10 minutes, and 60 s are)")
     counted = schedule.plan_words("small", plan, many[:4], 3.0, Budget(trainings=8))
     assert counted == ["the race: 8 trainings of 20 epochs of small, of 4 candidates"]

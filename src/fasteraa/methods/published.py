@@ -8,8 +8,8 @@ from fasteraa.policy.named import named
 from fasteraa.train.runner import Runner
 
 # What races by default, and whether it can be made of a choice of operations: of the policies that were measured on
-# seventeen sets (results/adapt), those without which the best of the rest does worse, what people use, and what races on
-# other sets chose (results/unseen).
+# seventeen sets (results/adapt), those without which the best of the rest does worse; what people use; and what races
+# on other sets chose (results/unseen).
 RACED = {
     "none": False,
     "randaugment-2-9": False,

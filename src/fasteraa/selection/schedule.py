@@ -177,8 +177,8 @@ def plan_words(
             lines.append(f"a clearer result would take about {_time_words(whole)} (--race-minutes {_minutes(whole)})")
         if (cost := count * epoch * length) > _OVER * budget.seconds:
             lines.append(
-                f"even so it takes about {_time_words(cost)}, more than the {_time_words(budget.seconds)} that are "
-                "left: the first round is run in any case"
+                f"even so it takes longer than is left (about {_time_words(cost)}, and {_time_words(budget.seconds)} "
+                "are): the first round is run in any case"
             )
     return lines
 
