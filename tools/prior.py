@@ -3,7 +3,7 @@
     python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x, y, xt, yt); resumable
     python tools/prior.py fit results/adapt/measured.json     # writes src/fasteraa/selection/prior.json
     python tools/prior.py fit results/adapt/measured.json --without intel --out intel.json    # to be judged on that set
-    python tools/prior.py fit results/adapt/measured.json results/adapt/measured-small.json   # of two networks
+    python tools/prior.py fit results/adapt/measured.json OTHER.json    # records of two networks
 
 `measure` trains every policy on every set: on three folds of its training images with two lengths, as a race does, and
 on all of them, measured on the test images. It also records how a network that was trained without a policy fares on

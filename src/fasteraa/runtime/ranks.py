@@ -118,7 +118,7 @@ class Ranks:
         dist.all_reduce(rows)
         return rows
 
-    def told(self, message: Any = None) -> Any:
+    def broadcast(self, message: Any = None) -> Any:
         """What rank 0 says; the others wait for it."""
         if self.size == 1:
             return message

@@ -44,7 +44,7 @@ class SharedRunner(LocalRunner):
     def train_group(self, jobs: Sequence[TrainJob], until: Until | None = None) -> list[Outcome]:
         (job,) = jobs
         check_time(until)  # before the others begin
-        self.ranks.told(_Next(replace(job, split=None)))  # type: ignore[arg-type]
+        self.ranks.broadcast(_Next(replace(job, split=None)))  # type: ignore[arg-type]
         return train_now(self.cache, jobs, str(self.device), None, self.command, until, self.ranks)
 
     def _train(self, jobs: Sequence[TrainJob], until: float) -> Iterator[tuple[TrainJob, Outcome]]:
@@ -58,12 +58,12 @@ class SharedRunner(LocalRunner):
 
 def tell_end(ranks: Ranks, result: Any) -> None:
     """Rank 0 is done: the others return what it returns."""
-    ranks.told(_End(result))
+    ranks.broadcast(_End(result))
 
 
 def train_along(ranks: Ranks, split: Split, device: str) -> Any:
     """What the other ranks do; returns what rank 0 tells in the end."""
-    while not isinstance(order := ranks.told(), _End):
+    while not isinstance(order := ranks.broadcast(), _End):
         job = order.job
         run = TrainingRun(job.policy, job.recipe, job.seed)
         with suppress(OutOfTime):
