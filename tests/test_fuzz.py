@@ -35,7 +35,7 @@ from fasteraa.methods.config import make_config, read_config
 from fasteraa.methods.fast_aa import Journal, Trial
 from fasteraa.nets.weights import read_weights
 from fasteraa.offline.job import ApplyJob, ShardTask
-from fasteraa.offline.run import MANIFEST, _kept
+from fasteraa.offline.run import MANIFEST, _intact
 from fasteraa.offline.run import _open as begin_applying
 from fasteraa.offline.writers import Sample, open_writer
 from fasteraa.policy.importers import import_file
@@ -280,7 +280,7 @@ def save_part(folder):
 
 
 def finished(folder):
-    return dict(_kept([applied_task(folder)], print))
+    return dict(_intact([applied_task(folder)], print))
 
 
 def whole_or_nothing(found):

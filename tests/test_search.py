@@ -73,7 +73,7 @@ def test_the_result_and_the_folder(data, tmp_path):
     result = search(data, out=tmp_path / "run")
     assert result.race is None
     assert result.folder == tmp_path / "run"
-    assert [each.label for each in result.candidates][:2] == ["faster-aa", "faster-aa-x2"]
+    assert [each.label for each in result.candidates][:2] == ["faster-aa", "faster-aa-mild"]
     alone = gradient_search(data, QUICK, device="cpu").policy
     assert result.policy.hash == alone.hash == Policy.load(tmp_path / "run" / "methods/faster-aa/faster-aa.json").hash
     assert Policy.load(tmp_path / "run" / "policy.json") == result.policy

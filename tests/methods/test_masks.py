@@ -319,9 +319,11 @@ def test_the_sheet_lays_masks_over_the_images():
     assert not (shown[:, :, :, :16] == 100).all(1).any()
     flip = Policy((SubPolicy(((Choice("flip", 1.0),),)),))
     sheet = np.asarray(draw_sheet(flip, image, columns=2, masks=masks))
-    first, second = sheet[40, 12:76], sheet[40 + 68, 12:76]
-    assert (first[:16] != 100).any(1).all()
-    assert (first[16:] == 100).all()
+    plain = (sheet == 100).all(-1).sum(1)  # in each line of the sheet; images are twice as large there
+    lines = np.flatnonzero(plain == 2 * 2 * 48)
+    first, second = sheet[lines[0], 14 : 14 + 128], sheet[lines[-1], 14 : 14 + 128]  # originals, and flipped
+    assert (first[:32] != 100).any(1).all()
+    assert (first[32:] == 100).all()
     assert np.array_equal(first[::-1], second)
 
 

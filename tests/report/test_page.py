@@ -260,7 +260,7 @@ def test_what_methods_tried(run):
     timed = {"tried": {"pba": [["fold 1", 2.0, 30.0], ["fold 2", 3.0, 30.0], ["fold 1", 1.0, 60.5]]}}
     (shown,) = view(replace(record, result=timed), Options())["tried"]
     assert shown["about"] == "3 tries, 2 min 0 s"
-    assert "best score of pba by its seconds" in shown["svg"]
+    assert "best score of pba by seconds" in shown["svg"]
     first, last = re.search(r'points="([^"]*)"', shown["svg"].split("line s0", 1)[1]).group(1).split()
     assert float(first.split(",")[0]) < float(last.split(",")[0])  # 30 s, and 120.5 s with the other fold's
     for odd in (3, {"x": 3}, {"x": [3, ["a"], ["a", "b"], ["a", 1, None], ["a", float("nan")], ["a", True]]}):
