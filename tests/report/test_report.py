@@ -78,23 +78,33 @@ def test_the_summary_of_a_race():
     assert answer.startswith("Use uniform: 21.0% held-out error against 30.5% without augmentation (2 trainings of 40")
     assert words == "uniform: About one medium operation an image, drawn evenly from 17 kinds."
     bar, full = "\u2588" * 6, "\u2588" * 8  # the widest is that of 90%, over 24 columns
-    *rows, alike = table.splitlines()
-    assert [line.split() for line in rows] == [
+    assert [line.split() for line in table.splitlines()] == [
         ["error", "%", "loss", "trainings"],
         ["uniform", bar, "21.0", "0.600", "2"],
         ["none", full, "30.5", "0.850", "2"],
         ["general", "eliminated", "40.0", "1.250", "1"],
         ["uniform-x2", "failed", "90.0", "2.300", "1"],
     ]
-    assert alike == (
-        "These trainings alone do not tell none from uniform: more of them would (a larger --race-minutes)."
-    )
     assert operations.splitlines()[0].endswith("± two standard errors, from 54 trainings")
     assert operations.splitlines()[1:] == [
         "  help     rotate -3 ± 2",
         "  harm     invert +12 ± 4",
         "  unclear  flip",
     ]
+
+
+def test_the_summary_names_policies_that_are_level_with_the_chosen_one():
+    result = raced()
+    trials = [
+        replace(trial, errors=(21.0, 23.0), losses=(1.0, 1.0), scores=(0.55, 0.72), images=200)
+        if trial.label == "general"
+        else trial
+        for trial in result.race.trials
+    ]
+    _, _, table, _ = summarise(replace(result, race=replace(result.race, trials=tuple(trials)))).split("\n\n")
+    assert table.splitlines()[-1] == (
+        "These trainings alone do not tell general from uniform: more of them would (a larger --race-minutes)."
+    )
 
 
 def test_operations_of_a_summary_fit_a_terminal_and_say_when_nothing_is_clear():

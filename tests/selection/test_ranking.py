@@ -176,3 +176,18 @@ def test_what_failed_loses_to_a_worse_error():
     assert choose([lost, trial("b", (60.0, 60.0)), trial("none", (61.0, 61.0), images=10**6)]).label == "b"
     staying = best_of([lost, trial("b", (60.0,)), trial("none", (70.0,))], 2)
     assert [each.label for each in staying] == ["b", "none"]
+
+
+@pytest.mark.parametrize(
+    ("probability", "words"),
+    [
+        (0.0, "under 1%"),
+        (0.004, "under 1%"),
+        (0.5, "50%"),
+        (0.994, "99%"),
+        (0.996, "more than 99%"),
+        (1.0, "more than 99%"),
+    ],
+)
+def test_nothing_is_certain(probability, words):
+    assert ranking.percent(probability) == words

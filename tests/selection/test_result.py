@@ -30,7 +30,7 @@ def test_the_recommendation_comes_first_with_its_difference_to_none():
     half = 4.30265 * math.sqrt(0.25 * (1 / 3 + 1 / 2))
     assert result.sentence() == (
         "Use a: 5.0% held-out error against 6.5% without augmentation (3 trainings of 12 epochs of small, difference "
-        f"-1.5 ± {half:.1f} points; better with a probability of 100%)."
+        f"-1.5 ± {half:.1f} points; better with a probability of more than 99%)."
     )
 
 

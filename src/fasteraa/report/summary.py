@@ -10,6 +10,7 @@ from fasteraa.methods.op_effects import Effects
 from fasteraa.policy.describe import and_words, sentence
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.selection.ranking import percent
 from fasteraa.selection.result import RaceResult, Result, Row
 from fasteraa.selection.score_race import ScoreResult
 
@@ -73,8 +74,11 @@ def _bars(table: Sequence[Row]) -> str:
 
 
 def _alike(race: RaceResult) -> str:
-    """Finalists whose difference to the winner is within its interval, and what would tell them apart."""
-    finalists = [row.label for row in race.table[1:] if not (row.failed or row.eliminated)]
+    """Policies whose difference to the winner is within its interval, and what would tell them apart.
+
+    Of `none` the recommendation gives a probability.
+    """
+    finalists = [row.label for row in race.table[1:] if not (row.failed or row.eliminated or row.label == "none")]
     against = {label: race.against(label) for label in finalists}
     alike = [label for label, each in against.items() if each is not None and abs(each.mean) <= each.half]
     if not alike or race.chosen.label == "none":  # of which the recommendation tells
@@ -159,7 +163,7 @@ def summarise_scores(result: ScoreResult) -> str:
     width = max(len(row.label) for row in result.table)
     lines = [f"  {'':{width}}       score  runs  better than none"]
     for row in result.table:
-        sure = "" if row.better is None else f"{row.better:.0%}"
+        sure = "" if row.better is None else percent(row.better)
         note = f"  failed: {row.failed}" if row.failed else "  eliminated" if row.eliminated else ""
         score = "" if math.isnan(row.score) else f"{row.score:.5g}"
         lines.append(f"  {row.label:{width}}  {score:>10}  {len(row.scores):4d}  {sure:>16}{note}")

@@ -195,6 +195,13 @@ def _margin(trial: Trial) -> float:
     return error_margin(trial.error, trial.images) if trial.shares else 0.0
 
 
+def percent(probability: float) -> str:
+    """`93%`, and never certainty."""
+    if 0.005 <= probability < 0.995:
+        return f"{probability:.0%}"
+    return "more than 99%" if probability > 0.5 else "under 1%"
+
+
 def better_than_none(trials: Sequence[Trial]) -> dict[str, float]:
     """The probability that a candidate's loss is below that of `none` in the training to come, for finalists."""
     finalists = _finalists(trials)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fasteraa.methods import Candidate
 from fasteraa.policy.policy import Policy
-from fasteraa.selection.ranking import PROBABLY, Trial, better_than_none
+from fasteraa.selection.ranking import PROBABLY, Trial, better_than_none, percent
 from fasteraa.selection.schedule import Round
 from fasteraa.train.recipe import TrainRecipe, epochs_words
 from fasteraa.train.statistics import Estimate, paired
@@ -140,7 +140,7 @@ class RaceResult:
         return (
             f"Use {row.label}: {row.error:.1f}% {held_out} against {none.error:.1f}% without augmentation "
             f"({how}, difference {difference_words(row.against_none)}"
-            + ("" if row.better is None else f"; better with a probability of {row.better:.0%}{self._elsewhere}")
+            + ("" if row.better is None else f"; better with a probability of {percent(row.better)}{self._elsewhere}")
             + ")."
         )
 
@@ -158,8 +158,8 @@ class RaceResult:
         if self.chosen.label == "none":
             sure = better_than_none(self.trials).get(best.label, 0.0)
             return (
-                f"{best.label} has fewer errors ({best.error:.1f}%), but is better with a probability of {sure:.0%} "
-                f"only{self._what_would_tell(sure)}."
+                f"{best.label} has fewer errors ({best.error:.1f}%), but is better with a probability of "
+                f"{percent(sure)} only{self._what_would_tell(sure)}."
             )
         losses = f"{best.error:.1f}%, loss {best.score:.3f} against {self.chosen.score:.3f}"
         if best.score > self.chosen.score:
@@ -185,9 +185,8 @@ class RaceResult:
         label, sure = max(better_than_none(self.trials).items(), key=lambda pair: pair[1], default=("", 0.0))
         if sure <= 1 - PROBABLY:
             return ""
-        return (
-            f"The race could not tell: {label} is better with a probability of {sure:.0%}{self._what_would_tell(sure)}."
-        )
+        what = self._what_would_tell(sure)
+        return f"The race could not tell: {label} is better with a probability of {percent(sure)}{what}."
 
     def _too_short(self) -> str:
         if self.longer is None:

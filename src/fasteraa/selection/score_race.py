@@ -24,7 +24,7 @@ from fasteraa.policy.policy import Policy
 from fasteraa.runtime.documents import cut, read_json
 from fasteraa.runtime.files import as_file_name, sealed, unsealed, write_atomic
 from fasteraa.selection.race import check_candidates
-from fasteraa.selection.ranking import PROBABLY
+from fasteraa.selection.ranking import PROBABLY, percent
 from fasteraa.train.command import Command, TrainingFailed, finite
 from fasteraa.train.statistics import Estimate, paired, residual_spread, student_cdf
 
@@ -63,7 +63,9 @@ class ScoreResult:
             return f"Use {self.chosen}: score {row.score:.4g} ({count}); {self._ahead()}."
         none = next(each for each in self.table if each.label == "none")
         half = "" if math.isinf(row.against_none.half) else f" ± {row.against_none.half:.2g}"
-        sure = "from one run, this is a guess" if row.better is None else f"better with probability {row.better:.0%}"
+        sure = (
+            "from one run, this is a guess" if row.better is None else f"better with probability {percent(row.better)}"
+        )
         return (
             f"Use {self.chosen}: score {row.score:.4g} against {none.score:.4g} without augmentation ({count}, "
             f"difference {row.against_none.mean:+.3g}{half}, {sure})."
@@ -77,7 +79,7 @@ class ScoreResult:
         if best is None or best.better is None:
             return "no policy did better"
         return (
-            f"{best.label} has {best.score:.4g}, but is better with a probability of {best.better:.0%} only: more "
+            f"{best.label} has {best.score:.4g}, but is better with a probability of {percent(best.better)} only: more "
             "seeds would tell (--seeds)"
         )
 
