@@ -45,6 +45,7 @@ from fasteraa.report.run_record import (
 from fasteraa.report.summary import changes
 from fasteraa.runtime.files import as_file_name, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.selection.ranking import percent
 
 STATES = {
     SEARCHING: "The gradient search is under way, or was stopped",
@@ -507,7 +508,7 @@ def _scores(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             "chosen": row.get("label") == result.get("chosen"),
             "score": f"{row['score']:.5g}" if _numbers([row.get("score")]) else "",
             "runs": len(_numbers(row.get("scores"))),
-            "better": f"{row['better']:.0%}" if _numbers([row.get("better")]) else "",
+            "better": percent(row["better"]) if _numbers([row.get("better")]) else "",
             "note": str(row["failed"]) if row.get("failed") else "eliminated" if row.get("eliminated") else "",
         }
         for row in rows
@@ -527,7 +528,7 @@ def _race_row(row: Any, race: Any, run: RunRecord) -> dict[str, Any]:
         "error": sum(errors) / len(errors),
         "difference": difference,
         "against_none": _difference_words(difference),
-        "better": f"{dig(known, 'better'):.0%}" if _numbers([dig(known, "better")]) else "",
+        "better": percent(dig(known, "better")) if _numbers([dig(known, "better")]) else "",
         "loss": f"{sum(losses) / len(losses):.3f}" if losses else "",
         "trainings": len(errors),
         "failed": str(failed) if failed else "",
