@@ -190,7 +190,7 @@ def test_misleading_words_are_noticed(tmp_path):
     assert misleading_words(words_of_source(path)) == ["tells", "Is told", "guesses"]
 
 
-USUAL, LONG = 18, 32  # words of the median sentence of a page, and of nine in ten
+USUAL, LONG, LONGEST = 18, 32, 35  # words of the median sentence of a page, of nine in ten, and of all
 
 
 def sentence_lengths(text):
@@ -211,6 +211,7 @@ def test_sentences_are_short(page):
     lengths = sentence_lengths(page.read_text(encoding="utf-8"))
     median, ninth = lengths[len(lengths) // 2], lengths[int(0.9 * len(lengths))]
     assert (median <= USUAL, ninth <= LONG) == (True, True), f"median {median} words, nine in ten up to {ninth}"
+    assert lengths[-1] <= LONGEST
 
 
 def test_a_long_sentence_is_counted():
