@@ -41,7 +41,7 @@ def tool(name):
 
 
 generate, pictures, readme, reference, site = map(tool, ("generate", "pictures", "readme", "reference", "site"))
-screenshot = tool("screenshot")
+screenshot, set_counts = map(tool, ("screenshot", "counts"))
 PAGES = [*site.pages(), ROOT / "README.md"]
 ALSO = [ROOT / "CONTRIBUTING.md", ROOT / "Makefile", ROOT / "pyproject.toml"]  # name paths, too
 
@@ -118,6 +118,23 @@ def test_the_photograph_of_the_report_is_fresh():
     with Image.open(screenshot.PICTURE) as picture:
         assert picture.size == (1000, 1114)
     assert "docs/readme/report.jpg" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_sets_are_counted_on_the_seeds_that_both_policies_have():
+    ours, none = {"0": 2.0, "1": 3.0, "2": 9.0}, {"0": 2.5, "1": 3.0, "2": 9.0}
+    sets = [[ours, none, {"0": 1.0}], [none, none, none], [{"0": 4.0}, none, {"0": 4.0}]]
+    assert set_counts.counts(sets, 1) == (1, 1, 1)
+    assert set_counts.counts(sets, 2) == (0, 2, 1)
+
+
+def test_the_first_sentences_of_the_results_are_their_counts():
+    rows = [[cell.strip() for cell in line.split("|")[2:4]] for line in set_counts.table().splitlines()[2:5]]
+    none, trivial = ([list(map(int, row[column].split(" / "))) for row in rows] for column in (0, 1))
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    sets, better, against = sum(map(sum, none)), sum(row[0] for row in none), sum(row[0] for row in trivial)
+    assert f"on {sets} sets, the policy of a search is better than no augmentation on {better}." in text
+    assert f"better than TrivialAugment on {against} of the {sets}" in text
+    assert sum(row[2] for row in none) == 0
 
 
 def test_a_public_name_without_words_is_an_error():
