@@ -55,7 +55,7 @@ def drawn_policy(row: Row) -> Policy:
 
 
 def effects() -> dict[str, dict[str, float]]:
-    """Operation -> set -> by how many % the error changes when an image meets it once."""
+    """Operation -> set -> by how many % the error changes when an image is augmented by it once."""
     tables, ops = json.loads((RESULTS / "defaults" / "operations.json").read_text()), operations_to_test(None)
     by_set = {}
     for name, table in tables.items():

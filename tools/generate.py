@@ -144,6 +144,11 @@ def quality_table() -> str:
     return markdown_table(["policy", *sets, "mean rank"], rows)
 
 
+def results_counts() -> str:
+    text: str = tool("counts").table()
+    return text
+
+
 def readme_outputs() -> str:
     text: str = tool("readme").outputs()
     return text
@@ -167,6 +172,7 @@ MADE: dict[str, Callable[[], str]] = {
     "export-table": export_table,
     "cli-help": cli_help,
     "python-reference": python_reference,
+    "results-counts": results_counts,
     "results-index": results_index,
     "results-errors": results_errors,
     "quality-table": quality_table,

@@ -318,11 +318,11 @@ def distances() -> str:
 
 
 def before_and_after() -> str:
-    """How often an image meets each operation in a stage, at the start and at the end of one recorded search."""
+    """How often each operation augments an image in a stage, at the start and at the end of one recorded search."""
     run = RUNS / "cifar-0"
     rows = changes(Policy.load(run / "start.json"), Policy.load(run / "policy.json"))
     scale, left, step = 300 / 0.10, 110, 26
-    canvas = Canvas(480, 40 + step * len(rows), "How often an image meets each operation, before and after a search")
+    canvas = Canvas(480, 40 + step * len(rows), "How often each operation augments an image, before and after a search")
     canvas.rect(left, 10, 14, 8, LINE, "none")
     canvas.text(left + 20, 18, "start", 11, PALE)
     canvas.rect(left + 70, 10, 14, 8, COLOURS[0], "none")

@@ -43,7 +43,7 @@ def scripted(folder, script=harmful_and_helpful, **options):
 
 
 def dose(policy, op):
-    """How often an image meets an operation."""
+    """How often an image is augmented by an operation."""
     return exposures(policy)[0].get(op, 0.0)
 
 

@@ -209,7 +209,7 @@ def test_a_signal_of_one_rank_ends_all_of_them(data, held_out, recipe, tmp_path,
     monkeypatch.setattr(trainer, "defer_signals", caught_by_the_second)
     assert on_ranks(2, work, tmp_path / "ranks") == [
         (signal.SIGTERM,),
-        "stopped by SIGTERM, as the first rank tells",
+        "stopped by SIGTERM, as the first rank reports",
     ]
 
 

@@ -77,7 +77,7 @@ def simulate() -> dict[str, Any]:
 # --- ranks under torchrun --------------------------------------------------------------------------------------------
 
 _TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "localhost", "--nproc-per-node"]
-# of a process that is told to abort: where every thread of Python stands; of NCCL: what it does
+# of a process that is to abort: where every thread of Python stands; of NCCL: what it does
 _TALKATIVE = {
     "PYTHONFAULTHANDLER": "1",
     "PYTHONUNBUFFERED": "1",

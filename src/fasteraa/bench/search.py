@@ -30,7 +30,7 @@ _SLOW_STEPS = 0.2  # the plain step gets this share of the steps: it is slower b
 
 @dataclass(frozen=True)
 class Setting:
-    """What is searched: reduced CIFAR-10 unless told otherwise. Images are noise, which makes no difference to time."""
+    """What is searched: reduced CIFAR-10 by default. Images are noise, which makes no difference to time."""
 
     config: SearchConfig
     device: str = "auto"

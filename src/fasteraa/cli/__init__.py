@@ -102,7 +102,7 @@ def _catch_signals() -> list[signal.Signals]:
 
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(signal.Signals(number))
-        raise KeyboardInterrupt(caught[-1])  # with its number, which the exit code tells
+        raise KeyboardInterrupt(caught[-1])  # with its number, which the exit code shows
 
     for number, usual in _SIGNALS.items():
         if signal.getsignal(number) is usual:

@@ -103,7 +103,7 @@ def compare_command(
         typer.Option("--tune-lr", help="Take the best learning rate of three for each policy, on training images."),
     ] = False,
     jobs: RunsAtOnce = None,
-    per_op: Annotated[bool, typer.Option("--per-op", help="Also measure what each operation does to guesses.")] = False,
+    per_op: Annotated[bool, typer.Option("--per-op", help="Also measure which operations hurt predictions.")] = False,
     minutes: EndEarly = None,
     device: Device = "auto",
     devices: Devices = None,
@@ -259,7 +259,7 @@ def _train_settings(given: Mapping[str, Any], set_: Sequence[str] | None) -> dic
 
 
 def _folder(source: str | None) -> Path:
-    """One for each data set, as its name tells: a comparison takes the place of what was there of another."""
+    """One for each data set, as its name shows: a comparison takes the place of what was there of another."""
     from fasteraa.data.image_folder import folder_name
     from fasteraa.data.resolve import SAMPLE
     from fasteraa.runtime.files import as_file_name

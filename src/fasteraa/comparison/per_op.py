@@ -1,6 +1,6 @@
-"""What hurts: how much worse a trained network guesses when held-out images pass through an operation.
+"""What hurts: how much worse a trained network predicts when held-out images pass through an operation.
 
-A network that never saw an operation fails on its images as far as they lie from the data; that tells which
+A network that never saw an operation fails on its images as far as they lie from the data; that shows which
 operations leave the data, not by itself which ones help training.
 """
 
@@ -64,7 +64,7 @@ class PerOp:
 
 
 class CleanNetwork:
-    """A network's guesses on held-out images, plain and augmented."""
+    """A network's predictions on held-out images, plain and augmented."""
 
     def __init__(self, guess: Guess, images: Tensor, labels: Tensor, seed: int = 0, batch: int = 512):
         self.guess, self.images, self.labels, self.seed, self.batch = guess, images, labels, seed, batch

@@ -108,7 +108,7 @@ def has_seen(contender: Contender, split: Split) -> bool:
 
 
 def _saw(provenance: Mapping[str, Any], split: Split) -> bool:
-    """A search takes all images of its split unless it was told to leave out what is held out here."""
+    """A search takes all images of its split unless it left out what is held out here."""
     data, config = provenance.get("data"), provenance.get("config")
     if not isinstance(data, Mapping):
         return False

@@ -72,7 +72,7 @@ def _load(name: str) -> Any:
 
 
 def is_hf_object(value: object) -> bool:
-    """Tells without importing the package."""
+    """Whether it is one, without importing the package."""
     return type(value).__module__.split(".")[0] == "datasets" and hasattr(value, "cast_column")
 
 

@@ -55,7 +55,7 @@ _listener: ContextVar[_Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def reporting(say: Say) -> Iterator[None]:
-    """What reads in it tells how far it is, every few seconds."""
+    """What reads in it reports how far it is, every few seconds."""
     token = _listener.set(_Listener(say))
     try:
         yield
@@ -64,7 +64,7 @@ def reporting(say: Say) -> Iterator[None]:
 
 
 def is_heard() -> bool:
-    """Whether somebody listens to what is told."""
+    """Whether somebody listens to what is reported."""
     return _listener.get() is not None
 
 

@@ -27,7 +27,7 @@ _HASHED = 64  # images whose pixels are part of the fingerprint
 
 @dataclass(frozen=True, eq=False)
 class LazyImageSet:
-    """What an ImageSet tells about itself, and images that are read one at a time."""
+    """What an ImageSet says about itself, and images that are read one at a time."""
 
     listing: Listing
     index: Labels  # places in the listing
@@ -87,7 +87,7 @@ class LazyImageSet:
                 images.append(self.pixels(place))
             except (DataError, MemoryError):
                 raise
-            except Exception:  # broken: it is counted when a batch meets it
+            except Exception:  # broken: it is counted when it is in a batch
                 continue
         if not images:
             raise DataError(f"no image of {self.name} could be read, of {min(count, len(self))} that were tried")

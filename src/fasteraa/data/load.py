@@ -76,7 +76,7 @@ def load(
         exif: turn images as their EXIF orientation says.
         interpolation: how images are scaled: bilinear, bicubic or lanczos (always with antialiasing).
         window: (low, high), the levels of images with more than 8 bits that become 0 and 255; what lies beyond is
-            clipped. By default the lowest and the highest level of all images read, as `.window` tells.
+            clipped. By default the lowest and the highest level of all images read, as `.window` shows.
         download: let torchvision fetch a named set that is not there.
         progress: called with (done, total) while images are decoded.
     """

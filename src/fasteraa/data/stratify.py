@@ -78,7 +78,7 @@ def cut(labels: Labels, class_count: int, fraction: float, seed: int) -> tuple[L
 
 
 def folds(labels: Labels, class_count: int, count: int, seed: int) -> Labels:
-    """The fold of each image: every class is dealt out in turn, going on where the class before it stopped.
+    """The fold of each image: every class is dealt out in turn, continuing where the class before it stopped.
 
     The only image of its class is in none of them (-1): no network could learn it from the others.
     """

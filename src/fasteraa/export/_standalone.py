@@ -114,7 +114,7 @@ class Augment:
 
 
 def worker():
-    """What tells this process from others: the seed of torch's loader worker, new in every epoch, or the process."""
+    """What only this process has: the seed of torch's loader worker, new in every epoch, or the process."""
     torch_data = sys.modules.get("torch.utils.data")
     info = torch_data.get_worker_info() if torch_data else None
     if info is not None:

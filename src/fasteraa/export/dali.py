@@ -168,7 +168,7 @@ def _chance() -> Node:
 
 
 def _number(number: float) -> Any:
-    """A float in double precision: a bare one would make everything that it meets a float32."""
+    """A float in double precision: a bare one would make everything that it touches a float32."""
     return types.Constant(float(number), dtype=types.FLOAT64)
 
 

@@ -31,7 +31,7 @@ METHODS = Registry(
         "dada": "fasteraa.methods.dada:Dada",
     },
 )
-# What a search asks unless told otherwise.
+# What a search asks unless `methods` names others.
 DEFAULT_METHODS = ("faster-aa", "op-effects", "published")
 __all__ = ["DEFAULT_METHODS", "METHODS", "Budget", "Candidate", "Method", "make_methods"]
 

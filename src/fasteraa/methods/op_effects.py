@@ -153,7 +153,7 @@ def weighted_candidates(effects: Effects, without: Mapping[str, Effects]) -> lis
 
 @dataclass(frozen=True)
 class Effects:
-    """By how many % the loss changes when images meet an operation once; one standard error of each."""
+    """By how many % the loss changes when images are augmented by an operation once; one standard error of each."""
 
     of: dict[str, float]
     errors: dict[str, float]
@@ -210,7 +210,7 @@ def fit(policies: Sequence[Policy], losses: Sequence[float], folds: Sequence[str
 
 
 def features(policy: Policy, ops: Sequence[str]) -> list[float]:
-    """Roots: the second time that an image meets an operation adds less than the first."""
+    """Roots: the second time that an operation augments an image adds less than the first."""
     met, reached = exposures(policy)
     dose = sum(met.values())
     warps = sum(met[op] for op in met if OPS[op].geometric)
@@ -220,7 +220,7 @@ def features(policy: Policy, ops: Sequence[str]) -> list[float]:
 
 
 def exposures(policy: Policy) -> tuple[dict[str, float], dict[str, float]]:
-    """How often an image meets each operation, and that times the largest magnitude."""
+    """How often an image is augmented by each operation, and that times the largest magnitude."""
     passes = sum(number * share for number, share in enumerate(policy.strength.passes))
     met: dict[str, float] = {}
     reached: dict[str, float] = {}

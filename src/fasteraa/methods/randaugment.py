@@ -20,7 +20,7 @@ from fasteraa.train.job import TrainJob
 class RandAugmentSettings(Settings):
     """`about` of each field is its help."""
 
-    n: tuple[int, ...] = setting((1, 2, 3), "Operations that an image meets.")
+    n: tuple[int, ...] = setting((1, 2, 3), "Operations that augment an image.")
     m: tuple[int, ...] = setting((3, 9, 15, 21, 27), "Magnitudes, of 30.")
     epochs: int | None = setting(None, "Of each training; None: what the budget pays for, as of every method.", least=1)
 

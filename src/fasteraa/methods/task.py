@@ -23,7 +23,7 @@ LEAST_EPOCHS = 4
 LONG = 1.5  # times the shortest informative training: methods and races gain nothing by longer ones
 EXPERIMENT = 18  # trainings, at least, of a method that trains: for so many the number of images is planned
 # A network that has seen each image 17 times prefers no augmentation where one that has seen them 60 times or more
-# profits from it; of few images it must have seen more: 180 steps on 240 of them told nothing.
+# profits from it; of few images it must have seen more: 180 steps on 240 of them showed nothing.
 # Rather fewer images, candidates and rounds than shorter trainings.
 _INFORMATIVE_EPOCHS = 60
 _INFORMATIVE_STEPS = 600

@@ -17,7 +17,7 @@ from fasteraa.errors import RunError
 from fasteraa.runtime.processes import end_with_parent, holding_interrupts, without_main
 
 Code = tuple[int, ...]
-_GRACE_S = 1.0  # for a process that is told to end
+_GRACE_S = 1.0  # for a process that is to end
 CATEGORICAL = "op"  # at the end of the name of a number whose values have no order
 
 

@@ -152,8 +152,8 @@ def make_primitive(module: AnyModule) -> AnyModule:
     """Turn every fused norm layer inside `module` into its primitive twin, in place; returns `module`.
 
     Only the class of a layer changes, so its parameters, buffers, hooks and all references to it stay. A norm layer
-    without a twin is refused: leaving it would make the gradient penalty wrong without a sign. timm's attention is
-    told to use plain products as well, since the fused kernels have no forward mode.
+    without a twin is refused: leaving it would make the gradient penalty wrong without a sign. timm's attention
+    uses plain products as well, since the fused kernels have no forward mode.
     """
     for path, layer in module.named_modules():
         kind = type(layer)

@@ -53,7 +53,7 @@ class Applied:
 
 
 def run_job(job: ApplyJob, about: Mapping[str, Any], workers: int, broken_budget: float, say: Say) -> Applied:
-    """All tasks that are not finished yet. `about` tells which images they are, for the manifest."""
+    """All tasks that are not finished yet. `about` says which images they are, for the manifest."""
     listing = images_of(job)
     if job.format == "folder" and listing.pair is None:
         class_folders(listing)

@@ -21,7 +21,7 @@ from fasteraa.runtime.files import explain_os_error, replacing
 _QUALITY: dict[str, Any] = {"quality": 95, "subsampling": 0}
 _BUFFER = 1 << 20  # bytes that are written at once
 _PADDING = bytes(tarfile.RECORDSIZE)
-DIGITS = 16  # of a digest: a million files are told apart, and damage is found
+DIGITS = 16  # of a digest: a million files are distinguished, and damage is found
 
 
 class Sample(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where a training stands, for a policy with a schedule: told by `set_epoch`, seen by the workers of a loader, too."""
+"""Where a training stands, for a policy with a schedule: set by `set_epoch`, seen by the workers of a loader, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fasteraa.policy.schedule import share_of
 
 
 class CurrentPlan:
-    """The plan of a policy at the epoch that a training has reached; until it is told, that of the last part.
+    """The plan of a policy at the epoch that a training has reached; until then, that of the last part.
 
     The epoch lies in memory that processes share, so that workers which a loader forked or spawned, also those that
     live longer than an epoch, see what `set_epoch` says in the process that trains. A copy has an epoch of its own.

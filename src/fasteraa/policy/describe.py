@@ -120,12 +120,12 @@ def _share(share: float) -> str:
 
 
 def operations_words(policy: Policy) -> str:
-    """`an image meets rotate 0.31, solarize 0.12 and 5 more`: how often, the most frequent first."""
+    """`an image is augmented by rotate 0.31, solarize 0.12 and 5 more`: how often, the most frequent first."""
     met = _frequency(policy)
     ranked = sorted((op for op in met if met[op] > 0), key=lambda op: -met[op])
     words = ", ".join(f"{op} {met[op]:.2g}" for op in ranked[:_MET])
     rest = len(ranked) - _MET
-    return f"an image meets {words}{f' and {rest} more' if rest > 0 else ''}" if ranked else _NONE
+    return f"an image is augmented by {words}{f' and {rest} more' if rest > 0 else ''}" if ranked else _NONE
 
 
 def strength_words(policy: Policy) -> list[str]:

@@ -136,8 +136,8 @@ def _effects(effects: Any) -> str:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # it was not tested
         return ""
     return (
-        "\n\nWhat operations do here: the change of the loss on those images, in %, when every image meets one once, "
-        f"with two standard errors.\n\n{_table(('operation', 'loss in %', '±'), rows)}"
+        "\n\nWhat operations do here: the change of the loss on those images, in %, when every image is augmented by "
+        f"one once, with two standard errors.\n\n{_table(('operation', 'loss in %', '±'), rows)}"
     )
 
 

@@ -54,8 +54,8 @@ _WIDE_SPANS = {
 _COLOR_OPS = (
     "solarize", "posterize", "invert", "contrast", "color", "brightness", "sharpness", "auto_contrast", "equalize",
 )  # fmt: skip
-# By how many % errors change when images meet an operation once: the mean of seven sets of images. `tools/defaults.py`
-# makes them of results/defaults.
+# By how many % errors change when images are augmented by an operation once: the mean of seven sets of images.
+# `tools/defaults.py` makes them of results/defaults.
 EFFECTS = {
     "shear_x": 0.4, "shear_y": -1.8, "translate_x": 0.4, "translate_y": 0.6, "rotate": 0.4, "solarize": -6.7,
     "posterize": -0.8, "invert": 1.6, "auto_contrast": -2.4, "equalize": -4.5, "contrast": -1.5, "color": -1.2,
@@ -273,11 +273,11 @@ def three_augment() -> Policy:
 
 
 def weighted(effects: Mapping[str, float], caution: float = 8.0, dose: int = 2, warps: float = 0.35) -> Policy:
-    """Operations by how much they help: by how many % an error changes when images meet one once.
+    """Operations by how much they help: by how many % an error changes when images are augmented by one once.
 
-    An image meets `dose` of them, on average. If an error went down by an operation's effect times the root of how
-    often it is met, the squares of effects would be the best shares; `caution` is added to all, as if each did good by
-    being another one.
+    An image is augmented by `dose` of them, on average. If an error went down by an operation's effect times the root
+    of how often it is applied, the squares of effects would be the best shares; `caution` is added to all, as if each
+    did good by being another one.
     """
     worths = {op: max(caution - effect, 0.0) ** 2 for op, effect in effects.items()}
     if not sum(worths.values()):

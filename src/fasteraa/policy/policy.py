@@ -108,7 +108,7 @@ class Policy:
                 yield from stage
 
     def exposures(self) -> Iterator[tuple[Choice, float]]:
-        """Every choice, and how often an image meets it on its way through a sub-policy (the mean over a training)."""
+        """Every choice, and how often it augments an image that passes a sub-policy (the mean over a training)."""
         for sub, drawn in zip(self.sub_policies, shares(self.sub_policies), strict=True):
             for stage in sub.stages:
                 share = drawn / sum(choice.weight for choice in stage)
@@ -277,7 +277,7 @@ class Policy:
 
     def transform(self, pool: Any = None, mask_fill: int = 0, epochs: int | None = None) -> PolicyTransform:
         """A torchvision v2 transform; `pool` holds the partners of sample_pairing for single images, `mask_fill` is
-        what masks get from outside the image. A policy with a schedule is told where the training of `epochs` stands
+        what masks get from outside the image. A policy with a schedule learns where the training of `epochs` stands
         by the transform's `set_epoch(epoch)`; until then its last part applies.
         """
         from fasteraa.policy.transform import PolicyTransform

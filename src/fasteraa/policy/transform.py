@@ -49,7 +49,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     that gives Pillow images, arrays (H, W, C) or tensors (C, H, W)) holds the partners of sample_pairing. Without it
     batches take them from the batch, and single images from the last 64 that this transform has seen.
     `mask_fill` is what masks get where geometry brings in what was outside: 0, or 255 where 0 is a class like others.
-    Of a policy with a schedule the part applies that belongs to the epoch which `set_epoch` was told last.
+    Of a policy with a schedule the part applies that belongs to the epoch which `set_epoch` was given last.
     """
 
     _transformed_types = (
@@ -86,7 +86,7 @@ class PolicyTransform(v2.Transform):  # type: ignore[misc]
     def set_epoch(self, epoch: int, epochs: int | None = None) -> None:
         """Tell a policy with a schedule which epoch begins, counted from 0, before its loader begins it.
 
-        `epochs` is the length of the training, unless `policy.transform(epochs=...)` was told. Workers of the loader
+        `epochs` is the length of the training, unless `policy.transform(epochs=...)` has it. Workers of the loader
         follow, also those that live longer than an epoch. Nothing happens to a policy without a schedule.
         """
         self._current.set_epoch(epoch, epochs)

@@ -59,7 +59,7 @@ def interval(estimated: Estimate, digits: int = 2) -> str:
 
 
 def difference(estimated: Estimate | None, runs: int, digits: int = 2) -> str:
-    """`-1.20 ± 0.35 (p 0.004)`; negative is fewer errors. Of fewer seeds than the row has runs, it tells how many."""
+    """`-1.20 ± 0.35 (p 0.004)`; negative is fewer errors. Of fewer seeds than the row has runs, it shows how many."""
     if estimated is None:
         return "-"
     spread = f" ± {estimated.half:.{digits}f}" if math.isfinite(estimated.half) else ""
@@ -70,7 +70,7 @@ def difference(estimated: Estimate | None, runs: int, digits: int = 2) -> str:
 
 
 def sentence(comparison: Comparison) -> str:
-    """What the table says, whichever way it went, which runs its means are without, and whom to trust less."""
+    """What the table says, whichever way it went, which runs its means are without, and which rows to trust less."""
     lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
     twice = f" {twice_words(comparison.twice, comparison.held_out_images)}." if comparison.twice else ""
     return _ranking(comparison) + _missing_words(comparison) + lost + seen_words(comparison.seen) + twice

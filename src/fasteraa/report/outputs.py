@@ -25,7 +25,7 @@ from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult
 
-PREVIEW_OF = "policy"  # what a picture tells in its file: whose it is
+PREVIEW_OF = "policy"  # what a picture has in its file: whose it is
 _SHOWN = 64  # images, of which a picture shows some and pairs others
 
 

@@ -186,7 +186,7 @@ def _state(
     comparison: Comparison | None,
 ) -> str:
     """A run writes its policy when it ends. The gradient search writes its own before the race; one that was resumed
-    has more epochs behind it than that policy tells.
+    has more epochs behind it than that policy shows.
     """
     kind = _kind(folder, setup)
     if kind == COMPARE:

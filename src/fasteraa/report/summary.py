@@ -81,7 +81,7 @@ def _alike(race: RaceResult) -> str:
     finalists = [row.label for row in race.table[1:] if not (row.failed or row.eliminated or row.label == "none")]
     against = {label: race.against(label) for label in finalists}
     alike = [label for label, each in against.items() if each is not None and abs(each.mean) <= each.half]
-    if not alike or race.chosen.label == "none":  # of which the recommendation tells
+    if not alike or race.chosen.label == "none":  # the recommendation has them
         return ""
     flag = "--race-trainings" if race.counted else "--race-minutes"
     return (

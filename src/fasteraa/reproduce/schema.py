@@ -118,7 +118,7 @@ class Table:
     logarithmic: bool = False
     beside: tuple[str, ...] = ()  # other tables that belong to it, in the order in which they are made
     best_of: tuple[str, int] | None = None  # of the methods with a budget only so many: the best in another table
-    ranked: bool = False  # the same policies on several data sets: say who is ahead
+    ranked: bool = False  # the same policies on several data sets: say which is better
 
 
 def search_on(source: str, **settings: Any) -> Search:

@@ -44,7 +44,7 @@ class Setting:
     def known_source(self, name: str) -> str:
         """The same; an error where the name alone does not say where the images are."""
         if name not in self.sources and name not in NAMES:
-            raise DataError(f"{name} is not found by its name alone: --source {name}=FOLDER tells where it is")
+            raise DataError(f"{name} is not found by its name alone: --source {name}=FOLDER names its folder")
         return self.source(name)
 
     def recipe(self, line: Line) -> TrainRecipe:

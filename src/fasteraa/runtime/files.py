@@ -62,7 +62,7 @@ def write_atomic(path: Path, content: str | bytes, error: type[FasterAAError] = 
 
 
 def append_line(path: Path, row: Any, error: type[FasterAAError] = RunError) -> None:
-    """One more line of JSON; a reader may meet one that a crash cut off."""
+    """One more line of JSON; a reader may find one that a crash cut off."""
     with explain_os_error(path, error):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:

@@ -26,7 +26,7 @@ def exclusive(folder: Path, patience: float = 0) -> Iterator[None]:
         raise RunError(
             f"another process is at work in the folder {str(folder)!r}: wait for it, or choose another (--out)"
         ) from None
-    except (OSError, NotImplementedError):  # who may not write here is told so by what is written first
+    except (OSError, NotImplementedError):  # who may not write here learns it from what is written first
         yield
         return
     try:

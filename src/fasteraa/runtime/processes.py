@@ -22,7 +22,7 @@ def core_count() -> int:
 
 @contextmanager
 def interrupt_on_terminate() -> Iterator[None]:
-    """SIGTERM as Ctrl-C, so that workers are told to end; whoever handles it already continues to do so."""
+    """SIGTERM as Ctrl-C, so that workers end; whoever handles it already continues to do so."""
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

@@ -303,7 +303,7 @@ class Watch(threading.Thread):
             self.store.add("trouble", 1)
 
     def end(self, reason: str | None) -> None:
-        """This rank leaves: well, or for a reason that the others are told."""
+        """This rank leaves: well, or for a reason that is sent to the others."""
         self._over.set()
         with suppress(RuntimeError):
             if reason is not None and self.trouble is None:
@@ -312,7 +312,7 @@ class Watch(threading.Thread):
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """What a lost rank does to this one (a sum that fails, torchrun's SIGTERM) is told as what it is."""
+        """What a lost rank does to this one (a sum that fails, torchrun's SIGTERM) is reported as what it is."""
         try:
             yield
         except (RuntimeError, KeyboardInterrupt) as error:

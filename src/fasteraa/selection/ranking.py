@@ -1,6 +1,6 @@
-"""Who is ahead in a race, and how sure that is: every candidate against `none`, on the same images, in one number.
+"""Which candidate is better, and how sure that is: each against `none`, on the same images, in one number.
 
-That number is the logarithm of a candidate's loss relative to that of `none`. The loss on held-out images tells as much
+That number is the logarithm of a candidate's loss relative to that of `none`. The loss on held-out images says as much
 as the errors of two and a half times as many images, and goes up and down with the error, percent for percent. It is
 weighed against what cheap measurements on these images predict (`selection.prior`), by how noisy each is. And where
 the trainings of the race are shorter than the one to come, it is carried on to that length: what a policy makes hard to

@@ -1,4 +1,4 @@
-"""How good a network is on images that it was not trained on: errors, and a loss that tells more than they do."""
+"""How good a network is on images that it was not trained on: errors, and a loss that shows more than they do."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Measured(NamedTuple):
 def measured(batches: Iterable[tuple[Tensor, Tensor]]) -> Measured:
     """Of logits and labels, batch by batch: fifty thousand images of a thousand classes would not fit beside others.
 
-    The loss tells two policies from each other with less than half of the images that errors need. A policy makes
-    networks more or less sure of everything, which says nothing about who guesses better: so each has the temperature
-    that suits it. It is infinite where logits are no numbers.
+    The loss separates two policies with less than half of the images that errors need. A policy makes networks more
+    or less sure of everything, which says nothing about which predicts better: so each has the temperature that suits
+    it. It is infinite where logits are no numbers.
     """
     count, sums_of_batches, by_class = 0, [], []
     for logits, labels in batches:
@@ -46,7 +46,7 @@ def measured(batches: Iterable[tuple[Tensor, Tensor]]) -> Measured:
 
 
 def _by_class(logits: Tensor, labels: Tensor, right: Tensor) -> Tensor:
-    """(classes, 2 + temperatures): images, right guesses and summed losses."""
+    """(classes, 2 + temperatures): images, right predictions and summed losses."""
     losses = [F.cross_entropy(logits / each, labels, reduction="none") for each in _TEMPERATURES]
     columns = torch.stack([torch.ones_like(losses[0]), right.to(losses[0].dtype), *losses], dim=1).double()
     return F.one_hot(labels, logits.shape[1]).T.double() @ columns

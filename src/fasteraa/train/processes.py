@@ -21,7 +21,7 @@ from fasteraa.train.split import Split
 from fasteraa.train.trainer import Until
 
 _STOP = -math.inf  # the moment at which to end: at once, not after the epoch
-_GRACE_S = 1.0  # for workers that are told so
+_GRACE_S = 1.0  # for workers that are to end
 Work = Callable[[str, Sequence[TrainJob], Until], list[Outcome]]  # on a device, jobs that are trained together
 _BROKEN = (
     "a process that trained networks was ended from outside, perhaps for lack of memory: what was finished is kept; "
@@ -88,7 +88,7 @@ class Workers:
             raise
 
     def _stop(self) -> None:
-        """At once: who is told to stop keeps what can be kept quickly, who takes longer is ended.
+        """At once: who is to stop keeps what can be kept quickly, who takes longer is ended.
 
         Files are whole at any moment, so nothing but the last seconds of work is lost.
         """

@@ -51,7 +51,7 @@ _WORTH_FUSING = 500  # steps of a run; by its own alone, so that no other run de
 _FIRST_SAVE_S = 2.0  # of training before the first checkpoint: shorter runs need none
 _WORK_PER_SAVE = 20  # seconds of training between checkpoints, for each second that one takes
 _TOLD = 1  # to stop, by something else than a signal; no signal that is caught has this number
-_FINISH_S = 0.5  # an epoch that is nearly over is finished when a run is told to stop
+_FINISH_S = 0.5  # an epoch that is nearly over is finished when a run is to stop
 # what a checkpoint holds
 _STATE: dict[str, Any] = {
     "run": str, "network": dict, "optimiser": dict, "epoch": int, "loss": float, "diverged": (int, NoneType),
@@ -284,7 +284,7 @@ class Group:
             return
         if self.ranks.is_first:
             raise KeyboardInterrupt(signal.Signals(number)) from None
-        raise Stopped(f"stopped by {signal.Signals(number).name}, as the first rank tells", number) from None
+        raise Stopped(f"stopped by {signal.Signals(number).name}, as the first rank reports", number) from None
 
     def release(self) -> None:
         """Give the graph back, which knows of the sums over ranks: NCCL waits for it before it ends."""
@@ -308,7 +308,7 @@ class Group:
         first = self.members[0]
         total = torch.zeros(len(self.members), device=self.device)
         rates = rates_of_epoch(self.members, self.epoch)
-        own = self.ranks.rank << 40  # each rank has other images of a batch, which are not to meet the same draws
+        own = self.ranks.rank << 40  # each rank has other images of a batch, which are not to get the same draws
         with network_draws(epoch_seed(first.seed, self.epoch) + own, self.device):
             feeds = [member.feed.epoch(self.epoch) for member in self.members]
             for number, batches in enumerate(zip(*feeds, strict=True)):

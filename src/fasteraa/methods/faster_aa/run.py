@@ -330,7 +330,7 @@ class Run:
         elif caught and self.ranks.is_first:
             raise KeyboardInterrupt(caught)
         elif caught:
-            raise Stopped(f"stopped by {caught.name}, as the first rank tells", caught)
+            raise Stopped(f"stopped by {caught.name}, as the first rank reports", caught)
         return GradientResult(policy, self.start, self._halfway(), self.epochs, self.planned, finished)
 
     def _halfway(self) -> Policy | None:

@@ -55,7 +55,7 @@ class MLflow:
         return f"run {self._run} of experiment {self._experiment!r} at {self._client.tracking_uri}"
 
     def _reopened(self, run: str) -> bool:
-        """Go on with that run; not if the server does not know it."""
+        """Continue that run; not if the server does not know it."""
         with suppress(MlflowException):
             self._client.update_run(run, status="RUNNING")
             self._run = run

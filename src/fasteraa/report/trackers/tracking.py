@@ -34,7 +34,7 @@ _SECRETS = re.compile(r"KEY|TOKEN|PASSWORD|SECRET")
 
 @dataclass(frozen=True)
 class Opening:
-    """What a tracker is told when a run begins."""
+    """What a tracker gets when a run begins."""
 
     folder: Path
     kind: str  # search or compare
@@ -52,7 +52,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a tracker is told when a run ends."""
+    """What a tracker gets when a run ends."""
 
     status: str  # finished, stopped (by a signal) or failed
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class Tracking(Silent):
 
 
 def _outcome(folder: Path, files: tuple[Path, ...]) -> dict[str, Any]:
-    """What the policy in the folder tells about itself."""
+    """What the policy in the folder says about itself."""
     if folder / "policy.json" not in files:
         return {}
     try:

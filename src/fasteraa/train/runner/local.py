@@ -94,7 +94,7 @@ class LocalRunner(CachingRunner):
             try:
                 yield from self._start_workers(splits, at_once).results(groups, until)
             except BaseException:
-                self._stop_workers()  # it was told to end: what comes next needs another
+                self._stop_workers()  # it was to end: what comes next needs another
                 raise
             return
         for group in groups_of(self.cache, jobs, at_once):

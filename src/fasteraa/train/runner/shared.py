@@ -62,7 +62,7 @@ def tell_end(ranks: Ranks, result: Any) -> None:
 
 
 def train_along(ranks: Ranks, split: Split, device: str) -> Any:
-    """What the other ranks do; returns what rank 0 tells in the end."""
+    """What the other ranks do; returns what rank 0 reports in the end."""
     while not isinstance(order := ranks.broadcast(), _End):
         job = order.job
         run = TrainingRun(job.policy, job.recipe, job.seed)
