@@ -109,6 +109,21 @@ def test_a_number_of_trainings_is_trained_however_long_it_takes(tmp_path, clock)
         assert sum(job.share for job in runner.trained) > 16
 
 
+def test_networks_of_fast_aa_that_are_not_in_time_are_left_out(tmp_path, clock):
+    """Half of its share was for three networks; they take three times as long."""
+    pytest.importorskip("optuna")
+    method = METHODS.load("fast-aa")
+    found = []
+    for trained in (2, 0):  # and resumed
+        task, runner = task_in(tmp_path), scripted(tmp_path, clock.slow(3.0), image_seconds=1.0)
+        settings = {"trials": 2, "passes": 1, "kept": 1}
+        candidates = method.with_settings(settings).candidates(task, Budget(6.1 * UNIT), runner)
+        assert len(runner.trained) == trained
+        assert set(candidates[0].on_folds) == {"fold 1", "fold 2"}
+        found.append(summary(candidates))
+    assert found[0] == found[1]
+
+
 # --- a population ----------------------------------------------------------------------------------------------------
 
 
