@@ -14,6 +14,8 @@ from fasteraa.methods.random import RandomSearch
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner import run_jobs
+from fasteraa.train.runner.local import LocalRunner
 
 from .planted import OPERATIONS, RECIPE, harmful_and_helpful, scripted, summary, task_of
 
@@ -182,6 +184,22 @@ def test_of_a_group_that_was_in_time_all_count(tmp_path, clock, seconds, begun, 
     assert list(outcomes) == [job.key for job in jobs[:finished]]
     again = TimeShare(task, "random", Budget(100.0)).run(runner, jobs)
     assert (again, runner.begun) == (outcomes, begun)
+
+
+@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_runner_that_was_stopped_trains_what_comes_next(tmp_path, at_once):
+    """Here and in processes of its own; what was in time then is not trained again."""
+    task = replace(task_in(tmp_path), recipe=RECIPE)
+    jobs = drawn(task, 6)
+    with LocalRunner(RunCache(tmp_path).open(), device="cpu", jobs=at_once) as runner:
+        runner.prepare(task.folds)
+        share = TimeShare(task, "random", Budget(1e6))
+        share.end = 0.0
+        outcomes = share.run(runner, jobs)
+        assert 1 <= len(outcomes) < 6
+        every = run_jobs(runner, jobs)
+    assert set(every) == {job.key for job in jobs}
+    assert {key: every[key] for key in outcomes} == outcomes
 
 
 def test_a_slow_start_alone_ends_nothing(tmp_path, clock):
