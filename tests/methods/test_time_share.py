@@ -186,7 +186,7 @@ def test_of_a_group_that_was_in_time_all_count(tmp_path, clock, seconds, begun, 
     assert (again, runner.begun) == (outcomes, begun)
 
 
-@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.expensive)])
 def test_a_runner_that_was_stopped_trains_what_comes_next(tmp_path, at_once):
     """Here and in processes of its own; what was in time then is not trained again."""
     task = replace(task_in(tmp_path), recipe=RECIPE)
