@@ -1,6 +1,7 @@
 """DADA: RELAX has no bias, the finite difference is the derivative of the validation loss, and a harmful pair loses."""
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,10 +9,11 @@ import torch
 from torch import Generator, nn
 
 from fasteraa.data import ImageSet
-from fasteraa.methods import dada
+from fasteraa.methods import Budget, dada
 from fasteraa.methods.autoaugment import AutoAugmentSettings
+from fasteraa.methods.black_box import LATE
 from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.dada import DadaSettings, PairPolicy, PairSearch, Relax, make_search, pairs_of
+from fasteraa.methods.dada import Dada, DadaSettings, PairPolicy, PairSearch, Relax, make_search, pairs_of
 from fasteraa.methods.fast_aa import FastAASettings
 from fasteraa.methods.space import space_of
 from fasteraa.nets import build
@@ -158,3 +160,32 @@ def test_a_killed_search_continues_where_it_was(tmp_path, monkeypatch, after):
     other = make_search(replace(task, config=replace(task.config, seed=1)), 0, settings)
     assert len(other.run(4, file)) == 4  # of other settings it begins again
     assert other.losses != losses
+
+
+def test_on_a_machine_that_is_slower_than_was_measured_each_fold_ends_in_time(monkeypatch):
+    """A step takes twice what was measured, so about half of six epochs fit; what was found then is kept."""
+    now, step = [1000.0], PairSearch.step
+
+    def slow_step(search, *given):
+        now[0] += 2.0
+        return step(search, *given)
+
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(PairSearch, "step", slow_step)
+    monkeypatch.setattr(PairSearch, "step_seconds", lambda search: 1.0)
+    method = Dada(DadaSettings(network="small", batch_size=12, epochs=6, kept=2))
+    task = task_of(OPS, folds=2, data=planted())
+    (whole,) = method.candidates(task, Budget(2 * 2 * 6.5), Unused())
+    assert now[0] - 1000 == 28 <= LATE * 26
+    rows = whole.details["tried"]
+    assert [fold for fold, *_ in rows] == ["fold 1"] * 3 + ["fold 2"] * 4
+    assert [line for line in task.progress.lines if "time is up" in line] == [
+        f"dada, fold {fold}: its time is up after {done} of 6 epochs, the machine is slower than was measured"
+        for fold, done in ((1, 3), (2, 4))
+    ]
+    (again,) = method.candidates(task, Budget(2 * 2 * 6.5), Unused())
+    assert (again.policy.hash, now[0]) == (whole.policy.hash, 1028.0)
+
+
+class Unused:
+    """DADA trains a network of its own."""

@@ -8,6 +8,7 @@ import pytest
 
 from fasteraa.errors import Stopped
 from fasteraa.methods import METHODS, Candidate, Method
+from fasteraa.methods.black_box import TimeShare
 from fasteraa.policy.named import named
 from fasteraa.testing.methods import check_method
 from fasteraa.train.runner import run_jobs
@@ -33,9 +34,12 @@ class RandomSearch(Method):
         count = task.decisions.decide(self.name, lambda: {"trainings": self.payable(task, budget, runner)})["trainings"]
         drawn = {f"random-{seed}": self.draw(task, seed) for seed in range(count)}
         jobs = [task.job(label, policy, fold=0, seed=0, epochs=2) for label, policy in drawn.items()]
-        outcomes = run_jobs(runner, jobs)
+        outcomes = self.train(task, budget, runner, jobs)
         sound = [job for job in jobs if job.key in outcomes and not outcomes[job.key].failed]
         return [self.made(job) for job in sorted(sound, key=lambda job: outcomes[job.key].loss)[:3]]
+
+    def train(self, task, budget, runner, jobs):
+        return TimeShare(task, self.name, budget).run(runner, jobs)
 
     def payable(self, task, budget, runner):
         if budget.trainings is not None:
@@ -74,6 +78,18 @@ class PlansAgain(RandomSearch):
     def candidates(self, task, budget, runner):
         task.decisions.forget()
         return super().candidates(task, budget, runner)
+
+
+class HasAllTimeInTheWorld(RandomSearch):
+    def train(self, task, budget, runner, jobs):
+        return run_jobs(runner, jobs)
+
+
+class ForgetsWhereItEnded(RandomSearch):
+    """On a machine that is slower than was measured; resumed it trains some more."""
+
+    def train(self, task, budget, runner, jobs):
+        return run_jobs(runner, jobs, until=time.time() + budget.seconds)
 
 
 class HasLabelsWithSpaces(RandomSearch):
@@ -182,6 +198,8 @@ class Empty(Method):
         (HasAnotherIdeaEachTime, "the same seed and Budget.*, other candidates: "),
         (SpendsMore, "a budget of 0 trainings was spent on 1"),
         (PlansAgain, "killed after 0 of 12 trainings and run again, other candidates"),
+        (HasAllTimeInTheWorld, r"its trainings took twice the 600 seconds of its budget and it made all 12: "),
+        (ForgetsWhereItEnded, r"with time for [67] of 12 trainings and run again, other "),
         (HasLabelsWithSpaces, "a label is a name without spaces and commas, got 'the policy random-"),
         (HasOneLabel, "labels must differ, got best, best, best"),
         (HasANameWithAComma, "a name has no spaces and commas, .* got 'random, twice'"),

@@ -11,6 +11,7 @@ import pytest
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods import Budget, make_methods
+from fasteraa.methods.black_box import TimeShare
 from fasteraa.methods.pba import (
     PbaSettings,
     Population,
@@ -255,7 +256,7 @@ def test_only_the_last_states_are_kept(tmp_path):
 
     runner._train = train
     populations = [population(4, fold=fold) for fold in range(2)]
-    evolve(task_of(), runner, populations, 12, 3)
+    evolve(task_of(), runner, populations, 12, 3, TimeShare(task_of(), "pba", Budget()))
     assert there == [*range(1, 9), *[*range(9, 17)] * 3]
     assert not list((tmp_path / "states").iterdir())
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from fasteraa.methods.black_box import FEWEST, FOLDS, BlackBox, Tried, best_first, trainings_words
+from fasteraa.methods.black_box import FEWEST, FOLDS, BlackBox, TimeShare, Tried, best_first, trainings_words
 from fasteraa.methods.method import Published
 from fasteraa.methods.space import Space, concatenated, space_of
 from fasteraa.methods.task import Task
@@ -67,7 +67,7 @@ class AutoAugment(BlackBox):
     def most(self, task: Task) -> int:
         return self.settings.policies
 
-    def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner) -> list[Tried]:
+    def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner, share: TimeShare) -> list[Tried]:
         """In turns: the controllers write some policies, these are trained with, the controllers learn."""
         space, settings = space_of(task.config), self.settings
         assert space is not None
@@ -77,6 +77,7 @@ class AutoAugment(BlackBox):
         task.say(f"autoaugment: {what}, an update of the controllers after every {FOLDS * children}")
         learners = [Learner(space, settings, seed=FOLDS * task.seed + fold) for fold in range(FOLDS)]
         tried: list[Tried] = []
+        share.begin()
         for first in range(0, count, children):
             codes = [learner.write(min(children, count - first)) for learner in learners]
             jobs = [_jobs(task, space, written, fold, first, epochs) for fold, written in enumerate(codes)]
@@ -92,6 +93,8 @@ class AutoAugment(BlackBox):
             if tried and _is_tenth(first, children, count):
                 best = 100 * max(-each.score for each in tried)
                 task.say(f"autoaugment: {FOLDS * (first + children)} trainings, the best accuracy is {best:.1f} %")
+            if share.over(FOLDS * min(first + children, count), FOLDS * count, "trainings"):
+                break
         return tried
 
     def best(self, tried: Sequence[Tried]) -> dict[str, Policy]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -21,11 +22,13 @@ from fasteraa.policy.policy import Policy
 from fasteraa.runtime.settings import Settings
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, Say, run_jobs
+from fasteraa.train.runner import EndingRunner, Runner, Say, run_jobs
 
 FOLDS = 2  # on so many a method must have tried policies: what races on one is made of what was tried on the others
 _LINES = 10  # of progress
 FEWEST = 6  # trainings; of fewer the best says nothing
+LATE = 1.1  # times its share of the time: nothing is begun that would end later
+LATEST = 1.3  # times its share: what was begun is stopped
 
 
 class Tried(NamedTuple):
@@ -46,10 +49,11 @@ class BlackBox(Method):
     def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
         if space_of(task.config) is None or len(task.folds) < FOLDS:
             return []
+        share = TimeShare(task, self.name, budget)
         planned = plan(task, self.name, self.settings, lambda: self.payable(task, budget, runner))
         if not planned["trainings"]:
             return too_little(task, self.name, self.fewest(task), planned["epochs"])
-        return candidates_of(self.tried(task, planned, runner), self.best)
+        return candidates_of(self.tried(task, planned, runner, share), self.best)
 
     @abstractmethod
     def most(self, task: Task) -> int:
@@ -66,13 +70,14 @@ class BlackBox(Method):
         """The trainings, where all are known from the beginning."""
         return []
 
-    def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner) -> list[Tried]:
+    def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner, share: TimeShare) -> list[Tried]:
         """What came of all trainings at once. A method that learns from some for the next ones has its own."""
         jobs = self.jobs(task, planned)
         if not jobs:
             return []
         task.say(f"{self.name}: {self.words(task, jobs)}")
-        return tried_by(jobs, run_jobs(runner, jobs, tenths(task, self.name, len(jobs))))
+        outcomes = share.run(runner, jobs, tenths(task, self.name, len(jobs)))
+        return tried_by([job for job in jobs if job.key in outcomes], outcomes)
 
     def words(self, task: Task, jobs: Sequence[TrainJob]) -> str:
         return trainings_words(task, len(jobs), jobs[0].recipe.epochs)
@@ -91,6 +96,67 @@ def plan(task: Task, name: str, settings: Settings, make: Callable[[], Mapping[s
     if task.decisions.get(name).get("settings", given) != given:
         task.decisions.forget(name)
     return task.decisions.decide(name, lambda: {**make(), "settings": given})
+
+
+class TimeShare:
+    """What a method may take, from now on, on a machine that may be slower than was measured.
+
+    Where it ended is kept before anybody acts on it: a resumed run ends there, too. A number of trainings has no end.
+    """
+
+    def __init__(self, task: Task, name: str, budget: Budget, late: float = LATE):
+        self.task, self.name = task, name
+        self.end, self.latest = (time.time() + times * budget.seconds for times in (late, LATEST))
+        self.begin()
+
+    def begin(self) -> None:
+        """The first batch of a loop, once it is planned."""
+        self.before = time.time()
+
+    def over(self, done: int, planned: int, what: str) -> bool:
+        """After a batch of a loop: must that be the last, as another one like it would end too late?"""
+        ended, now = self.task.decisions.get(self.name).get("ended"), time.time()
+        batch, self.before = now - self.before, now
+        if ended is not None:
+            return done >= int(ended)
+        if done >= planned or now + batch <= self.end:
+            return False
+        self.task.decisions.note(self.name, {"ended": done})
+        self._say(done, planned, what)
+        return True
+
+    def run(self, runner: Runner, jobs: Sequence[TrainJob], say: Say = lambda text: None) -> dict[str, Outcome]:
+        """Of trainings that are all known those that end in time."""
+        if "finished" not in self.task.decisions.get(self.name):
+            outcomes = run_jobs(_InTime(runner, self.end), jobs, say, self.latest, continues=False)
+            if all(job.key in outcomes for job in jobs):
+                return outcomes
+            finished = [job.key for job in jobs if runner.cache.read(job) is not None]  # some end side by side
+            self.task.decisions.note(self.name, {"finished": finished})
+            self._say(len(finished), len(jobs), "trainings")
+        keys = set(self.task.decisions.get(self.name)["finished"])
+        return run_jobs(runner, [job for job in jobs if job.key in keys])
+
+    def _say(self, done: int, planned: int, what: str) -> None:
+        self.task.say(
+            f"{self.name}: its time is up after {done} of {planned} {what}, the machine is slower than was measured"
+        )
+
+
+class _InTime(EndingRunner):
+    """Begins no training that would end too late: after the longest wait so far, unless all of them end sooner."""
+
+    def run(self, jobs: Iterable[TrainJob], until: float = math.inf) -> Iterator[tuple[TrainJob, Outcome]]:
+        jobs, longest = list(jobs), 0.0
+        first = before = time.time()
+        for done, each in enumerate(self.runner.run(jobs, until), 1):
+            now = time.time()
+            longest, before = max(longest, now - before), now
+            first = now if done == 1 else first  # the wait for the first one is also for what starts
+            yield each
+            rest = (now - first) / (done - 1) * (len(jobs) - done) if done > 1 else math.inf
+            if now + min(longest, rest) > self.end:
+                return
 
 
 def lengths(task: Task, epochs: int | None) -> tuple[int, int]:

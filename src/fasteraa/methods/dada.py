@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -31,7 +32,7 @@ from torch import Generator, Tensor, nn
 
 from fasteraa.data import ImageSet
 from fasteraa.data.batches import Normalise, baseline
-from fasteraa.methods.black_box import plan, too_little
+from fasteraa.methods.black_box import LATE, plan, too_little
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.method import Budget, Candidate, Method, Published
 from fasteraa.methods.space import concatenated, operations_to_test
@@ -107,6 +108,7 @@ class Dada(Method):
         settings, pairs = self.settings, pairs_of(task.config)
         if not pairs or min(min(map(len, halves(each.train, task.seed))) for each in task.folds) < _FEWEST:  # type: ignore[arg-type]
             return []
+        began = time.time()
         planned = plan(task, self.name, settings, lambda: payable_epochs(task, budget, settings))
         if not planned["epochs"]:
             return too_little(task, self.name, 1, settings.epochs)
@@ -117,7 +119,9 @@ class Dada(Method):
         tried: list[list[Any]] = []
         for number, split in enumerate(task.folds):
             name = f"{self.name}/{split.name}"
-            outcome = plan(task, name, settings, lambda number=number: self._search(task, number, planned["epochs"]))  # type: ignore[misc]
+            end = began + LATE * budget.seconds * (number + 1) / len(task.folds)
+            search = partial(self._search, task, number, planned["epochs"], end)
+            outcome = plan(task, name, settings, search)
             seconds = round(outcome["seconds"] / max(len(outcome["losses"]), 1), 3)  # of an epoch
             tried += [[split.name, loss, seconds] for loss in outcome["losses"]]
             if outcome["pairs"]:
@@ -127,21 +131,27 @@ class Dada(Method):
         whole = concatenated(list(by_fold.values()), self.name)
         return [Candidate(self.name, whole, on_folds=by_fold, details={"tried": tried})]
 
-    def _search(self, task: Task, fold: int, epochs: int) -> dict[str, Any]:
-        """The pairs that were found on a fold, and the validation loss of each epoch; no pairs if it diverged."""
+    def _search(self, task: Task, fold: int, epochs: int, end: float) -> dict[str, Any]:
+        """The pairs that were found on a fold until `end`, and the validation loss of each epoch; no pairs if it
+        diverged.
+        """
         search, folder = make_search(task, fold, self.settings), task.folder_of(self.name)
         name = task.folds[fold].name
         whole = search.run(
             epochs,
             None if folder is None else folder / f"{name}.pt",
             lambda done, loss: task.say(f"dada, {name}: epoch {done} of {epochs}, validation loss {loss:.3f}"),
+            until=end,
         )
         losses, seconds = [loss for loss in whole if math.isfinite(loss)], search.seconds
-        if len(losses) < epochs:
+        if len(losses) < len(whole):
             task.say(f"dada, {task.folds[fold].name}: a loss was not finite, nothing was found")
             return {"pairs": [], "losses": losses, "seconds": seconds}
         task.say(f"dada, {task.folds[fold].name}: validation loss {losses[-1]:.3f} ({seconds:.0f} s)")
-        steps = epochs * search.steps
+        if len(losses) < epochs:
+            why = "the machine is slower than was measured"
+            task.say(f"dada, {name}: its time is up after {len(losses)} of {epochs_words(epochs)}, {why}")
+        steps = len(losses) * search.steps
         return {"pairs": search.policy.best(self.settings.kept), "losses": losses, "seconds": seconds, "steps": steps}
 
 
@@ -340,21 +350,32 @@ class PairSearch:
 
     @torch.inference_mode(False)
     @torch.enable_grad()
-    def run(self, epochs: int, checkpoint: Path | None = None, tell: Tell = lambda done, loss: None) -> list[float]:
-        """The mean validation loss of each epoch, up to one that is not finite. A killed search continues."""
+    def run(
+        self,
+        epochs: int,
+        checkpoint: Path | None = None,
+        tell: Tell = lambda done, loss: None,
+        until: float = math.inf,
+    ) -> list[float]:
+        """The mean validation loss of each epoch, up to one that is not finite. A killed search continues.
+
+        After the first epoch it begins none that would end later than `until` (time.time()).
+        """
         self._load(checkpoint, epochs)
         losses = self.losses
         save_next = began = time.monotonic()
         before = self.seconds
         with deterministic(self.device, on_gpu=True):
             for epoch in range(len(losses), epochs):
+                epoch_began = time.time()
                 rates = [self._rate((epoch * self.steps + step) / (epochs * self.steps)) for step in range(self.steps)]
                 batches = zip(self._batches(0), self._batches(1), rates, strict=False)
                 losses.append(float(torch.stack([self.step(*each) for each in batches]).mean()))
                 self.seconds = before + time.monotonic() - began
                 if epoch + 1 < epochs and epoch * _LINES // epochs != (epoch + 1) * _LINES // epochs:
                     tell(epoch + 1, losses[-1])
-                if not math.isfinite(losses[-1]):
+                now = time.time()
+                if not math.isfinite(losses[-1]) or now + (now - epoch_began) > until:
                     break
                 if checkpoint is not None and time.monotonic() >= save_next and epoch + 1 < epochs:
                     save_next = self._save(checkpoint, epochs)

@@ -26,7 +26,7 @@ import torch
 from torch import Generator
 
 from fasteraa.errors import ConfigError, RunError, reason
-from fasteraa.methods.black_box import BlackBox, Tried, epoch_seconds, lengths, plan
+from fasteraa.methods.black_box import BlackBox, TimeShare, Tried, epoch_seconds, lengths, plan
 from fasteraa.methods.method import Budget, Published
 from fasteraa.methods.space import Code, Space, concatenated, space_of
 from fasteraa.methods.task import Task
@@ -42,7 +42,7 @@ from fasteraa.train.device_batches import DeviceFeed
 from fasteraa.train.guess import Guess, load_guess
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, Say, run_jobs
+from fasteraa.train.runner import Runner, Say
 
 _NETWORKS_SHARE = 0.5  # of the budget, at most
 _STEP_COST = 3  # forward and backward, in forward passes
@@ -103,7 +103,7 @@ class FastAA(BlackBox):
         ]
         return [replace(job, keep_network=True) for job in jobs]
 
-    def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner) -> list[Tried]:
+    def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner, share: TimeShare) -> list[Tried]:
         """By trials with these networks, not by trainings."""
         jobs, space = self.jobs(task, planned), space_of(task.config)
         assert space is not None
@@ -111,7 +111,7 @@ class FastAA(BlackBox):
         task.say(f"fast-aa: {what}, then up to {planned['trials']} trials with each")
         apart, began = planned["trials"] > _FEW and core_count() > 1, time.monotonic()
         with suggesters(space.names, space.sizes, len(jobs), apart) as tpe:  # they start while the networks train
-            outcomes = run_jobs(runner, jobs)
+            outcomes = share.run(runner, jobs)
             trained = [job for job in jobs if job.key in outcomes and not outcomes[job.key].failed]
             taken = max(time.monotonic() - began, sum(each.seconds for each in outcomes.values()))
             limit = self._left(task, planned, taken)

@@ -9,7 +9,6 @@ policies made of what helps.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fasteraa.methods.black_box import LATEST, TimeShare
 from fasteraa.methods.method import Budget, Candidate, Method
 from fasteraa.methods.space import operations_to_test
 from fasteraa.methods.task import EXPERIMENT, LONG, Task
@@ -26,7 +26,7 @@ from fasteraa.policy.named import EFFECTS, weighted
 from fasteraa.policy.policy import Policy
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, run_jobs
+from fasteraa.train.runner import Runner
 
 # Trainings: fewer tell too little. On 1,000 images the standard errors of effects are 2.0 to 2.5 % after 54; by the
 # same noise they are 1.5 to 1.9 % after 108.
@@ -38,7 +38,6 @@ _REACHES = (0.35, 0.7, 1.0)  # the largest magnitude of warps
 _FEWEST = 4  # a policy has at least one of so many operations
 _EXPECTED_REACH = 1.3  # warps that go far do harm on average, too
 _SPREAD = 5.0  # of effects between kinds of data, one standard deviation in %
-_LATE = 1.3  # times its share of the time that the experiment may take
 _NOISES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 30.0)  # of a training, in %: the likeliest one is taken
 
 
@@ -52,15 +51,17 @@ class OpEffects(Method):
         ops = operations_to_test(task.config.ops)
         if len(ops) < 2:  # of one alone there are no policies without it
             return []
+        share = TimeShare(task, self.name, budget, late=LATEST)  # it has no use for fewer than some trainings
         plan = task.decisions.decide(self.name, lambda: plan_experiment(task, budget, runner))
         if not plan["trainings"]:
             return []
         jobs = drawn_jobs(task, ops, plan["trainings"], plan["epochs"])
         task.say(f"op-effects: {len(jobs)} trainings of {epochs_words(plan['epochs'])} of {task.recipe.network}")
-        jobs = finished_in_time(task, self.name, budget, runner, jobs)
+        outcomes = share.run(runner, jobs)
+        jobs = [job for job in jobs if job.key in outcomes]
         if len(jobs) < FEWEST:
             return []
-        measured = read_experiment(jobs, run_jobs(runner, jobs), ops)
+        measured = read_experiment(jobs, outcomes, ops)
         return [] if measured is None else weighted_candidates(*measured)
 
 
@@ -70,15 +71,6 @@ def plan_experiment(task: Task, budget: Budget, runner: Runner) -> dict[str, int
     most = min(task.recipe.epochs, int(LONG * least))
     epoch = runner.estimate([task.job("none", weighted(EFFECTS), fold=0, seed=0)]) / task.recipe.epochs
     return affordable(budget, epoch, least, most, len(task.folds))
-
-
-def finished_in_time(task: Task, name: str, budget: Budget, runner: Runner, jobs: Sequence[TrainJob]) -> list[TrainJob]:
-    """Train; those that a slower machine than was measured left no time for are left out. Which ones is kept."""
-    if "finished" not in task.decisions.get(name):
-        outcomes = run_jobs(runner, jobs, until=time.time() + _LATE * budget.seconds)
-        task.decisions.note(name, {"finished": [job.key for job in jobs if job.key in outcomes]})
-    keys = set(task.decisions.get(name)["finished"])
-    return [job for job in jobs if job.key in keys]
 
 
 def affordable(budget: Budget, epoch: float, least: int, most: int, folds: int) -> dict[str, int]:

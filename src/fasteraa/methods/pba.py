@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from fasteraa.methods.black_box import (
     FOLDS,
+    TimeShare,
     Tried,
     best_first,
     candidates_of,
@@ -86,6 +87,7 @@ class PopulationBased(Method):
         space, settings = space_of(task.config), self.settings
         if space is None or len(task.folds) < FOLDS:
             return []
+        share = TimeShare(task, self.name, budget)
         planned = plan(task, self.name, settings, lambda: payable(task, space, budget, runner, settings))
         count, epochs = planned["trainings"] // FOLDS, planned["epochs"]  # trials of a population
         if not count:
@@ -93,9 +95,12 @@ class PopulationBased(Method):
         what = f"{FOLDS} populations of {count} trainings of {epochs_words(epochs)} of {task.recipe.network}"
         task.say(f"pba: {what}, the worst are replaced every {epochs_words(settings.interval)}")
         populations = [Population(task, space, settings, fold, count, epochs) for fold in range(FOLDS)]
-        rows = evolve(task, runner, populations, epochs, settings.interval)
+        rows, done = evolve(task, runner, populations, epochs, settings.interval, share)
+        if done < epochs and done <= settings.interval:
+            task.say("pba: no policies, nothing was selected yet and all have trained without augmentation")
+            return []
         tried = [
-            Tried(population.schedule(trial), population.fold_name, trial.error)
+            Tried(population.schedule(trial, done), population.fold_name, trial.error)
             for population in populations
             for trial in population.trials
             if trial.error < math.inf
@@ -207,12 +212,13 @@ class Population:
     def lowest(self) -> float:
         return min(trial.error for trial in self.trials)
 
-    def schedule(self, trial: Trial) -> Policy:
-        """What a trial has trained with, as a policy that changes during a training."""
+    def schedule(self, trial: Trial, epochs: int | None = None) -> Policy:
+        """What a trial has trained with in so many epochs, as a policy that changes during a training."""
+        epochs = epochs or self.epochs
         changes = [step for number, step in enumerate(trial.history) if _changed(trial.history, number)]
-        ends = [*(first for first, _ in changes), self.epochs]
+        ends = [*(first for first, _ in changes), epochs]
         subs = [
-            replace(sub, during=(start / self.epochs, end / self.epochs))
+            replace(sub, during=(start / epochs, end / epochs))
             for (start, end), (_, numbers) in zip(pairwise(ends), changes, strict=True)
             for sub in sub_policies(numbers, self.space)
         ]
@@ -227,14 +233,18 @@ def _changed(history: Sequence[tuple[int, Code]], number: int) -> bool:
 
 
 def evolve(
-    task: Task, runner: Runner, populations: Sequence[Population], epochs: int, interval: int
-) -> list[list[Any]]:
-    """Train all of them to the end; fold, error and seconds of every part of every trial.
+    task: Task, runner: Runner, populations: Sequence[Population], epochs: int, interval: int, share: TimeShare
+) -> tuple[list[list[Any]], int]:
+    """Train all of them to the end, or as far as their time is enough.
+
+    Fold, error and seconds of every part of every trial; and the epochs that were trained.
 
     Only the states of the last part are kept, which the next one continues.
     """
     rows: list[list[Any]] = []
     before: list[TrainJob] = []
+    last = 0
+    share.begin()
     for first in range(0, epochs, interval):
         last = min(first + interval, epochs)
         jobs = [population.jobs(first, last) for population in populations]
@@ -252,11 +262,13 @@ def evolve(
         ]
         if last == epochs or first * _LINES // epochs != last * _LINES // epochs:
             task.say(f"pba: {epochs_words(last)} of {epochs}, the best accuracy is {100 - lowest:.1f} %")
+        if share.over(last, epochs, "epochs"):
+            break
         if last < epochs:
             for population in populations:
                 population.select()
     runner.cache.drop_states(job.key for job in before)
-    return rows
+    return rows, last
 
 
 # --- its numbers -----------------------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ import math
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -66,6 +67,8 @@ def check_method(
             _check_repeats(bench, budget, whole)
             _check_killed_in_trainings(bench, budget, whole)
             _check_killed_in_steps(bench, budget, whole)
+            if whole.trained and budget.trainings is None:
+                _check_late(bench, budget, whole)
         for count in (0, 1, trainings // 2, trainings):
             asked = sum(job.share for job in bench.run("budget", Budget(trainings=count)).trained)
             assert asked <= count + _ROUNDED, f"a budget of {count} trainings was spent on {asked:g}"
@@ -243,6 +246,37 @@ def _check_continued(whole: _Run, begun: _Run, rest: _Run, when: str) -> None:
     assert rest.summary == whole.summary, f"{when} and run again, other candidates: {_difference(whole, rest)}"
     keys = [job.key for job in (*begun.trained, *rest.trained)]
     assert keys == [job.key for job in whole.trained], f"{when} and run again, other trainings"
+
+
+def _check_late(bench: _Bench, budget: Budget, whole: _Run) -> None:
+    """All trainings would take twice the time: it ends with what it has, and resumed it is the same run."""
+    pace = 2 * budget.seconds / sum(job.share for job in whole.trained)
+    clock, folder = _Clock(), bench.new_folder("late")
+
+    def script(job: TrainJob) -> Mapping[str, Any]:
+        clock.now += pace * job.share
+        return by_key(job)
+
+    with patch.object(time, "time", clock):
+        late = bench.run("", budget, folder=folder, script=script)
+        again = bench.run("", budget, folder=folder, resume=True, script=script)
+    count = len(late.trained)
+    assert count < len(whole.trained), (
+        f"its trainings took twice the {budget.seconds:g} seconds of its budget and it made all {count}: "
+        "fasteraa.methods.black_box.TimeShare ends in time"
+    )
+    when = f"with time for {count} of {len(whole.trained)} trainings"
+    _check_continued(late, late, again, when)
+
+
+class _Clock:
+    """In place of time.time."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def _check_operations(bench: _Bench, budget: Budget) -> None:

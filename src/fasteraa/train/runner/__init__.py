@@ -116,10 +116,12 @@ def run_jobs(
     say: Say = lambda text: None,
     until: float = math.inf,
     estimate: bool = False,
+    continues: bool = True,
 ) -> dict[str, Outcome]:
     """Outcomes by the keys of their jobs, with a line for each that is trained. Ctrl-C says what was kept.
 
     With `estimate` it says first how long all of it will take, and every few seconds that it is still at work.
+    It says what `until` left out, if that continues next time.
     """
     keys = {job.key for job in jobs}
     outcomes = {job.key: outcome for job in jobs if (outcome := runner.cache.read(job)) is not None}
@@ -142,7 +144,7 @@ def run_jobs(
             "same command again to continue",
             error.args[0] if error.args else signal.SIGINT,
         ) from None
-    if done < count:
+    if done < count and continues:
         say(f"time is up: {count - done} of {len(keys)} runs are missing; give the same command again to continue")
     return outcomes
 
