@@ -274,6 +274,8 @@ def test_without_time_or_operations_there_is_no_experiment(tmp_path):
     informative = 18 * RECIPE.epochs * task.train_images
     assert OpEffects().candidates(task, Budget(informative - 1.0), runner) == []
     assert runner.trained == []
+    why = "op-effects: no policies, its share of the race must pay for 18 trainings of"
+    assert [line.startswith(why) for line in task.progress.lines] == [True]
     assert OpEffects().candidates(task_of(), Budget(float(informative)), runner) != []
     assert len(runner.trained) == 18
 

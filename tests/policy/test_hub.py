@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from PIL import Image
 
 from fasteraa.errors import PolicyError
 from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.policy.hub import pull
 from fasteraa.policy.hub_card import card
 from fasteraa.policy.resolve import load_policy
 
@@ -313,6 +315,22 @@ def test_a_wrong_token_is_said_and_not_shown(hub, fasteraa, monkeypatch):
     assert "the policy could not be pushed to 'joe/x'" in error
     assert "wr0ngs" not in error
     assert hub["repos"] == {}
+
+
+def test_each_try_of_the_client_is_not_reported(monkeypatch, caplog):
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+
+    class Unreachable:
+        def hf_hub_download(self, *arguments, **keywords):
+            logger.warning("Retrying in 2s [Retry 2/5].")
+            raise OSError("Name or service not known")
+
+    monkeypatch.setattr("fasteraa.policy.hub._api", lambda endpoint, token: Unreachable())
+    with pytest.raises(PolicyError, match="no policy could be fetched from 'me/policy': Name or service not known"):
+        pull("me/policy")
+    assert not caplog.records
+    assert logger.level == level
 
 
 def test_without_the_package(policy, monkeypatch, tmp_path):

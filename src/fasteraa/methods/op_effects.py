@@ -54,6 +54,10 @@ class OpEffects(Method):
         share = TimeShare(task, self.name, budget, late=LATEST)  # it has no use for fewer than some trainings
         plan = task.decisions.decide(self.name, lambda: plan_experiment(task, budget, runner))
         if not plan["trainings"]:
+            task.say(
+                f"{self.name}: no policies, its share of the race must pay for {FEWEST} trainings of "
+                f"{epochs_words(task.informative_epochs())}"
+            )
             return []
         jobs = drawn_jobs(task, ops, plan["trainings"], plan["epochs"])
         task.say(f"op-effects: {len(jobs)} trainings of {epochs_words(plan['epochs'])} of {task.recipe.network}")

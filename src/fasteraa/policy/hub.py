@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -93,6 +94,9 @@ def _api(endpoint: str | None, token: str | bool | None) -> Any:
 @contextmanager
 def _explain_hub_error(what: str) -> Iterator[None]:
     """One sentence for whatever the hub, the network or the name of the repository is to blame for."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it would report each of its tries
     try:
         yield
     except PolicyError:
@@ -100,3 +104,5 @@ def _explain_hub_error(what: str) -> Iterator[None]:
     except Exception as error:  # its errors, and those of the HTTP library beneath, have no base in common
         why = " ".join(str(error).split()) or type(error).__name__
         raise PolicyError(f"{what}: {why}") from error
+    finally:
+        logger.setLevel(level)

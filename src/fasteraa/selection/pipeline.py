@@ -80,15 +80,18 @@ def propose_and_race(
             if not any(by_name.values()):
                 raise
             note = f"There was no race: {error}."
-    return _result(task, _all_of(methods, by_name), result, note)
+    return _result(task, _all_of(methods, by_name, race), result, note)
 
 
-def _all_of(methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]]) -> list[Candidate]:
+def _all_of(
+    methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]], race: RaceConfig | None
+) -> list[Candidate]:
     """In the order of the methods."""
     candidates = [each for method in methods for each in by_name.get(method.name, ())]
     if not candidates:
+        more = "time" if race is None or race.trainings is None else f"trainings of the race than {race.trainings}"
         raise ConfigError(
-            f"no policy was proposed by {', '.join(method.name for method in methods)}: more time, or more methods"
+            f"no policy was proposed by {', '.join(method.name for method in methods)}: more {more}, or more methods"
         )
     return candidates
 
@@ -145,7 +148,7 @@ def _judged(
                 spent += cost
             if race is None:
                 return proposed, None
-            candidates, task = _all_of(methods, proposed), judged_by_validation(task)
+            candidates, task = _all_of(methods, proposed, race), judged_by_validation(task)
             try:
                 result = run_race(_with_none(candidates), task, runner, budget, spent=spent)
             except OutOfTime as error:
