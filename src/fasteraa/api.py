@@ -106,7 +106,7 @@ def search(
     end = end_of(minutes)
     trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
     asked, device = device, rank_device(first_device(device, devices))
-    _check_names(config, judged, device, chosen_methods)
+    _check_names(config, judged, device, chosen_methods, trainer)
     if out is not None and not str(out):
         raise ConfigError("out must name a folder, got ''")
     if resume and out is None:
@@ -258,9 +258,13 @@ def _facts(
     }
 
 
-def _check_names(config: SearchConfig, race: RaceConfig | None, device: str, methods: Sequence[Method]) -> None:
+def _check_names(
+    config: SearchConfig, race: RaceConfig | None, device: str, methods: Sequence[Method], trainer: Engine
+) -> None:
     """Before images are read: a wrong name would be noticed after the work."""
     find_device(device)
+    if own_rank() == 0:  # the others train nothing
+        trainer.check()
     if race is not None:
         check_torchvision()
         read_prior(race.prior)

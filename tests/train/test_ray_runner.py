@@ -12,13 +12,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fasteraa.api import compare, search
 from fasteraa.errors import ConfigError, RunError
+from fasteraa.runtime import cluster as cluster_module
+from fasteraa.runtime.cluster import check_versions, versions
 from fasteraa.testing.runners import SMALL, check_runner, small_jobs
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Engine, local, make_runner
 from fasteraa.train.runner import ray as module
 from fasteraa.train.runner.local import LocalRunner
-from fasteraa.train.runner.ray import RayRunner, check_versions
+from fasteraa.train.runner.ray import RayRunner
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +125,8 @@ class Ray:
 @pytest.fixture
 def ray(monkeypatch):
     stand_in = Ray()
-    monkeypatch.setattr(module, "_connect", lambda address: (stand_in, True))
-    monkeypatch.setattr(module, "_answers", lambda address: True)
+    monkeypatch.setattr(module, "connect", lambda address: (stand_in, True))
+    monkeypatch.setattr(cluster_module, "answers", lambda address: True)
     return stand_in
 
 
@@ -180,9 +183,9 @@ def test_nodes_that_join_get_actors(ray, tmp_path):
 
 
 def test_versions_must_be_alike(ray, tmp_path, monkeypatch):
-    check_versions({"versions": module._versions(), "node": "n"})
+    check_versions(versions(), versions(), "n")
     with pytest.raises(RunError, match=r"same version of fasteraa: .* the node n has 0\.0"):
-        check_versions({"versions": {**module._versions(), "fasteraa": "0.0"}, "node": "n"})
+        check_versions(versions(), {**versions(), "fasteraa": "0.0"}, "n")
 
 
 def test_an_error_of_a_training_is_told(ray, tmp_path, monkeypatch):
@@ -214,8 +217,9 @@ def test_a_head_that_is_lost_is_named(ray, tmp_path, monkeypatch):
     with RayRunner(RunCache(tmp_path).open()) as runner:
         runner.prepare([])
         monkeypatch.setattr(ray, "wait", lambda calls, num_returns, timeout: ([], calls))
-        monkeypatch.setattr(module, "_answers", lambda address: False)
-        monkeypatch.setattr(module, "_POLL_S", 0.0)
+        monkeypatch.setattr(cluster_module, "answers", lambda address: False)
+        monkeypatch.setattr(module, "POLL_S", 0.0)
+        monkeypatch.setattr(cluster_module, "POLL_S", 0.0)
         monkeypatch.setattr(ray, "cluster_resources", lambda: pytest.fail("this would wait for the head"))
         with pytest.raises(RunError, match="the head of the Ray cluster at head:1 does not answer any more"):
             list(runner.run(small_jobs()))
@@ -230,6 +234,26 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"needs Ray: pip install 'fasteraa\[ray\]'"):
         RayRunner(cache).prepare([])
+
+
+@pytest.mark.parametrize("has_ray", [True, False])
+def test_a_cluster_that_is_not_there_is_said_before_images_are_read(tmp_path, monkeypatch, has_ray):
+    """A search would tell after its gradient search."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False) if has_ray else None)
+    for room in ("fasteraa.api.load", "fasteraa.comparison.setup.open_split"):
+        monkeypatch.setattr(room, lambda *given, **more: pytest.fail("images were read first"))
+    where = {"engine": "ray", "address": "127.0.0.1:1", "device": "cpu", "out": tmp_path / "out"}
+    said = r"there is no Ray at 127.0.0.1:1: give HOST:PORT" if has_ray else r"needs Ray: pip install 'fasteraa\[ray\]'"
+    for command in (search, compare):
+        with pytest.raises(ConfigError, match=said):
+            command(None, **where)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_that_is_not_there_is_said_before_images_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("fasteraa.api.load", lambda *given, **more: pytest.fail("images were read first"))
+    with pytest.raises(ConfigError, match="unknown runner 'rya'"):
+        search(None, engine="rya", out=tmp_path / "out")
 
 
 def test_a_cluster_without_gpus(ray, tmp_path):

@@ -80,6 +80,7 @@ def set_up(
     if recipe is not None:
         check_network(recipe, network)
     check_shareable(trainer)
+    trainer.check()
     device = rank_device(first_device(trainer.device, trainer.devices))
     cache = RunCache(folder)
     with open_ranks(find_device(device)) as ranks, _runner(trainer, cache, command, ranks, device) as runner:

@@ -46,6 +46,12 @@ class Engine:
             if getattr(self, setting) is not None and self.name != owner:
                 raise ConfigError(f"--{setting} is for --engine {owner}, got --engine {self.name}")
 
+    def check(self) -> None:
+        """Before images are read: an unknown engine, a cluster that is not there."""
+        runner = RUNNERS.load(self.name)
+        if hasattr(runner, "check"):
+            runner.check(**self.settings)
+
     @property
     def settings(self) -> dict[str, Any]:
         """For `make_runner`."""

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import socket
 import tempfile
 import time
-import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -22,8 +20,8 @@ from typing import Any
 
 import torch
 
-from fasteraa._version import __version__
-from fasteraa.errors import ClusterLost, ConfigError, FasterAAError, OutOfTime, RunError
+from fasteraa.errors import ConfigError, FasterAAError, OutOfTime, RunError
+from fasteraa.runtime.cluster import KEPT, POLL_S, Head, check_cluster, check_versions, connect, versions
 from fasteraa.runtime.documents import cut
 from fasteraa.runtime.files import write_atomic
 from fasteraa.train.job import Outcome, TrainJob
@@ -32,11 +30,8 @@ from fasteraa.train.runner.base import CachingRunner
 from fasteraa.train.runner.local import LocalRunner, free_places, groups_of, side_by_side, train_group
 from fasteraa.train.split import Split
 
-_POLL_S = 1.0  # between looks at the cluster
 _START_S = 300.0  # without any device, before it is given up
 _LOSSES = 3  # of a training: after that it is what ends its workers
-_MISSED = 3  # looks in a row without an answer of the head
-_KEEP = "what was finished is kept: give the same command again to continue"
 
 
 class RayRunner(CachingRunner):
@@ -57,12 +52,17 @@ class RayRunner(CachingRunner):
         command: str | None = None,
     ):
         super().__init__(cache, jobs)
-        if device not in ("auto", "cpu", "cuda"):
-            raise ConfigError(f"on a cluster --device takes auto, cpu or cuda, got {device!r}")
+        _check_device(device)
         self.device = torch.device("cpu")  # of the driver, which trains nothing
         self._wants, self._address = device, address or "auto"
         self._given = (compile, command)
         self._cluster: _Cluster | None = None
+
+    @staticmethod
+    def check(*, device: str, address: str | None = None, **_: object) -> None:
+        """Before images are read: is the cluster there?"""
+        _check_device(device)
+        check_cluster(address)
 
     def __enter__(self) -> RayRunner:
         return self
@@ -131,7 +131,7 @@ class RayRunner(CachingRunner):
         for job in group:
             if losses[job.key] >= _LOSSES:
                 raise RunError(
-                    f"{job}: {_LOSSES} workers were lost while they trained it, perhaps for lack of memory: {_KEEP}, "
+                    f"{job}: {_LOSSES} workers were lost while they trained it, perhaps for lack of memory: {KEPT}, "
                     "with fewer at once (--jobs)"
                 )
         return [[job] for job in group]
@@ -152,6 +152,11 @@ class RayRunner(CachingRunner):
             yield job, Outcome.of(result.record)
 
 
+def _check_device(device: str) -> None:
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"on a cluster --device takes auto, cpu or cuda, got {device!r}")
+
+
 # --- the cluster, as the driver sees it ------------------------------------------------------------------------------
 
 
@@ -169,13 +174,12 @@ class _Cluster:
     """Actors on all devices of a cluster, also on those that join later."""
 
     def __init__(self, address: str, wants: str, given: tuple[bool | None, str | None]):
-        self.ray, self.own = _connect(address)
-        self.head: str = self.ray.get_runtime_context().gcs_address
-        self.given, self.missed = given, 0
-        self.heard, self.asked = time.monotonic(), -math.inf
+        self.ray, self.own = connect(address)
+        self.head = Head(self.ray.get_runtime_context().gcs_address)
+        self.given, self.heard = given, time.monotonic()
         self.on_gpu = wants != "cpu" and self.ray.cluster_resources().get("GPU", 0) >= 1
         if wants == "cuda" and not self.on_gpu:
-            raise ConfigError(f"--device cuda was asked for, but the Ray cluster at {self.head} has no GPU")
+            raise ConfigError(f"--device cuda was asked for, but the Ray cluster at {self.head.address} has no GPU")
         self.workers: list[_Worker] = []
         self.splits: dict[tuple[str, str], Any] = {}  # by fingerprints: where Ray keeps them
 
@@ -230,13 +234,13 @@ class _Cluster:
             pass
         result = self.result(worker, call)
         if result is None:
-            raise RunError(f"a worker was lost while it measured what a training costs: {_KEEP}")
+            raise RunError(f"a worker was lost while it measured what a training costs: {KEPT}")
         return result
 
     def finished(self, calls: list[Any]) -> list[Any]:
         """Those of the calls that are over, after a second or so; meanwhile actors come and go."""
-        if not self._head_answers():
-            time.sleep(_POLL_S)
+        if not self.head.answers():
+            time.sleep(POLL_S)
             return []
         self.grow()
         starting = {worker.call: worker for worker in self.workers if not worker.facts}
@@ -252,9 +256,9 @@ class _Cluster:
 
     def _wait(self, calls: list[Any]) -> list[Any]:
         if not calls:
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
             return []
-        ready: list[Any] = self.ray.wait(calls, num_returns=1, timeout=_POLL_S)[0]
+        ready: list[Any] = self.ray.wait(calls, num_returns=1, timeout=POLL_S)[0]
         return ready
 
     def result(self, worker: _Worker, call: Any) -> Any:
@@ -282,85 +286,22 @@ class _Cluster:
                 why = cut(str(error).strip().splitlines()[-1], 150)
                 raise RunError(f"fasteraa could not be imported on a node of the Ray cluster: {why}") from error
             return
-        check_versions(facts)
+        check_versions(versions(), facts["versions"], facts["node"])
         worker.call, worker.facts = None, facts
-
-    def _head_answers(self) -> bool:
-        """Asked before anything that would wait for it: a minute later Ray would end this process without a word."""
-        if time.monotonic() < self.asked + _POLL_S:
-            return True
-        self.asked = time.monotonic()
-        self.missed = 0 if _answers(self.head) else self.missed + 1
-        if self.missed >= _MISSED:
-            raise ClusterLost(f"the head of the Ray cluster at {self.head} does not answer any more: {_KEEP}")
-        return self.missed == 0
 
     def _check_devices(self) -> None:
         """Others may have them all, or the nodes that had some are gone."""
         if not any(worker.facts for worker in self.workers) and time.monotonic() > self.heard + _START_S:
-            what = "GPU" if self.on_gpu else "core"
-            raise RunError(f"the Ray cluster at {self.head} had no free {what} for {_START_S:.0f} seconds: {_KEEP}")
+            what, where = "GPU" if self.on_gpu else "core", self.head.address
+            raise RunError(f"the Ray cluster at {where} had no free {what} for {_START_S:.0f} seconds: {KEPT}")
 
     def close(self) -> None:
-        if self.missed >= _MISSED:
+        if self.head.lost:
             return
         for worker in list(self.workers):
             self.drop(worker)
         if self.own:
             self.ray.shutdown()
-
-
-def check_versions(facts: dict[str, Any]) -> None:
-    """Outcomes must not depend on the node that they come from."""
-    for name, mine in _versions().items():
-        if facts["versions"][name] != mine:
-            raise RunError(
-                f"all nodes must have the same version of {name}: the driver has {mine}, the node {facts['node']} has "
-                f"{facts['versions'][name]}"
-            )
-
-
-def _versions() -> dict[str, str]:
-    return {"fasteraa": __version__, "torch": torch.__version__, "Python": platform.python_version()}
-
-
-def _connect(address: str) -> tuple[Any, bool]:
-    """Ray, and whether the connection is ours to close."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError("--engine ray needs Ray: pip install 'fasteraa[ray]'") from error
-    if ray.is_initialized():
-        return ray, False
-    if ":" in address and "//" not in address and not _answers(address):
-        raise ConfigError(f"there is no Ray at {address}: give HOST:PORT of a head (ray start --head), or auto")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Ray's own plans
-            ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        if "ersion mismatch" in str(error):
-            raise ConfigError(_mismatch(str(error))) from error
-        raise ConfigError(
-            f"there is no Ray at {address} ({cut(str(error).strip().splitlines()[0], 120)}): start one (ray start "
-            "--head), or give HOST:PORT of a head"
-        ) from error
-    return ray, True
-
-
-def _mismatch(text: str) -> str:
-    """Ray's own words, in one line."""
-    return f"Ray or Python differ between the cluster and this machine: {cut(' '.join(text.split()), 300)}"
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
 
 
 # --- in an actor -----------------------------------------------------------------------------------------------------
@@ -387,7 +328,7 @@ class TrainingActor:
 
     def facts(self) -> dict[str, Any]:
         places = free_places(self.device) if self.device.type == "cuda" else None
-        return {"versions": _versions(), "node": socket.gethostname(), "pid": os.getpid(), "places": places}
+        return {"versions": versions(), "node": socket.gethostname(), "pid": os.getpid(), "places": places}
 
     def hold(self, key: tuple[str, str], split: Split) -> None:
         self.splits[key], self.placed[key] = split, split.on(self.device)
@@ -406,7 +347,7 @@ class TrainingActor:
         except OSError as error:
             raise RunError(
                 f"the node {socket.gethostname()} could not keep a checkpoint in {tempfile.gettempdir()!r} "
-                f"({error.strerror or error}): free some space there, or take the node out of the cluster; {_KEEP}"
+                f"({error.strerror or error}): free some space there, or take the node out of the cluster; {KEPT}"
             ) from error
 
     def _train(
