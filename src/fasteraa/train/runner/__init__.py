@@ -48,7 +48,7 @@ class Engine:
 
     def check(self) -> None:
         """Before images are read: an unknown engine, a cluster that is not there."""
-        runner = RUNNERS.load(self.name)
+        runner = None if self.name == "local" else RUNNERS.load(self.name)  # the local one takes seconds to import
         if hasattr(runner, "check"):
             runner.check(**self.settings)
 
