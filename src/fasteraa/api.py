@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +28,6 @@ from fasteraa.data import ImageSet, load
 from fasteraa.data.decode import CPU_SIDE
 from fasteraa.data.image_folder import check_beside
 from fasteraa.data.large import HELD, reporting
-from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.data.load import as_size, check_window, load_validation
 from fasteraa.data.source import canonical_split
 from fasteraa.errors import ConfigError, OutOfTime, Stopped, choices_hint
@@ -60,11 +60,11 @@ from fasteraa.train.runner import Engine, Say, run_jobs
 from fasteraa.train.tune import tuned
 
 if TYPE_CHECKING:
-    from fasteraa.offline.run import Applied
+    from fasteraa.offline.run import Applied, Execute
 
 
+APPLY_ENGINES = ("local", "ray")
 _PATIENCE_S = 3.0  # with workers of a run that was killed
-_PROBED = (32, 32)  # the size at which a few images go into the fingerprint of those that a policy is applied to
 
 
 def search(
@@ -497,19 +497,27 @@ def apply(
     workers: int | None = None,
     device: str = "auto",
     data_root: str | Path | None = None,
+    engine: str = "local",
+    address: str | None = None,
     say: Say = print,
 ) -> Applied:
     """Write an augmented copy of a data set: `copies` of every image, as WebDataset shards or as image folders.
 
     `source` is anything `fasteraa.data.load` takes; masks follow their images. What is written depends on the source,
-    the policy and the settings, not on the number of `workers`. The same call continues what was interrupted.
+    the policy and the settings, not on the number of `workers` or the engine. The same call continues what was
+    interrupted. With `engine="ray"` the cores of the cluster at `address` do it, on a disk that all nodes see.
     """
-    from fasteraa.offline.job import ApplyJob, list_images
+    from fasteraa.offline.job import ApplyJob, open_images
     from fasteraa.offline.run import make_folder, run_job
 
     chosen, folder = policy if isinstance(policy, Policy) else load_policy(policy), Path(out)
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
+    if engine not in APPLY_ENGINES:
+        raise ConfigError(f"unknown engine {engine!r}: {choices_hint(engine, APPLY_ENGINES)}")
+    if engine == "ray" and device not in ("auto", "cpu"):
+        raise ConfigError(f"on a cluster cores apply the policy, so --device {device} has no place: leave it out")
+    Engine(name=engine, device="auto", address=address).check()
     check_beside(source, folder)
     job = ApplyJob(
         source=str(source) if isinstance(source, Path) else source,
@@ -524,18 +532,28 @@ def apply(
         size=as_size(size),
         shard_size=shard_size,
         window=check_window(window),
-        device=str(find_device(device)),
+        device="cpu" if engine == "ray" else str(find_device(device)),
     )
     with reporting(say):
-        name, listing = list_images(job)
-        images = LazyImageSet.of(listing, name, _PROBED, look=job.look)
-    about = {"name": name, "images": len(images), "fingerprint": images.fingerprint}
+        images = open_images(job)
+    about = {"name": images.name, "images": len(images), "fingerprint": images.fingerprint}
     make_folder(folder)
+    execute = _executor(engine, address, workers, images.fingerprint)
     with exclusive(folder, patience=_PATIENCE_S):
         try:
-            return run_job(replace(job, window=images.window), about, workers or core_count(), broken_budget, say)
+            return run_job(replace(job, window=images.window), about, execute, broken_budget, say)
         except KeyboardInterrupt as stopped:
             number = next(iter(stopped.args), signal.SIGINT)
             raise Stopped(
                 f"stopped; finished shards are kept in {str(folder)!r}: give the same command again to continue", number
             ) from None
+
+
+def _executor(engine: str, address: str | None, workers: int | None, fingerprint: str) -> Execute:
+    if engine == "ray":
+        from fasteraa.offline.cluster import on_cluster
+
+        return partial(on_cluster, address=address, fingerprint=fingerprint, workers=workers)
+    from fasteraa.offline.processes import in_processes
+
+    return partial(in_processes, workers=workers or core_count())

@@ -17,6 +17,7 @@ from PIL import Image
 
 from fasteraa.data import load
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
+from fasteraa.offline import processes as offline_processes
 from fasteraa.offline import run as offline_run
 from fasteraa.offline import shard as offline_shard
 from fasteraa.offline.job import ApplyJob, ShardTask, chance, key_of
@@ -219,8 +220,8 @@ def test_nothing_is_made_twice(make, tmp_path, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tar")}
     (tmp_path / "out" / "train-000002.tar").unlink()
     made = []
-    real = offline_run.apply_shard
-    monkeypatch.setattr(offline_run, "apply_shard", lambda task: (made.append(task.number), real(task)))
+    real = offline_processes.apply_shard
+    monkeypatch.setattr(offline_processes, "apply_shard", lambda task: (made.append(task.number), real(task)))
     make()
     assert made == [2]
     kept = {path: path.stat().st_mtime_ns for path in before if path.name != "train-000002.tar"}
@@ -304,8 +305,18 @@ def test_the_command_killed_with_signal_9_at_ten_points(photos, tmp_path):
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
+def test_what_is_held_does_not_grow_with_the_files(make, monkeypatch):
+    """A folder of a million images has a digest of each, which the records on disk keep."""
+    closed, real = [], offline_run._close
+    monkeypatch.setattr(offline_run, "_close", lambda *given: (closed.append(given[-1]), real(*given))[1])
+    made = make(format="folder")
+    (records,) = closed
+    assert sum(record["samples"] for record in records.values()) == made.samples == 40
+    assert all(record["files"] == {} for record in records.values())
+
+
 def test_a_worker_that_is_killed_is_named(make, monkeypatch):
-    monkeypatch.setattr(offline_run, "apply_shard", lambda task: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(offline_processes, "apply_shard", lambda task: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(RunError, match=r"ended from outside.*finished shards are kept"):
         make(workers=2)
 
@@ -314,7 +325,7 @@ def test_ctrl_c_says_how_to_continue(make, monkeypatch):
     def stop(task):
         raise KeyboardInterrupt(signal.SIGINT)
 
-    monkeypatch.setattr(offline_run, "apply_shard", stop)
+    monkeypatch.setattr(offline_processes, "apply_shard", stop)
     with pytest.raises(Stopped, match="the same command again"):
         make()
 
@@ -363,6 +374,9 @@ def test_a_folder_with_something_else_is_refused(make, tmp_path):
         ({"encoding": "pngs"}, ConfigError, "unknown encoding 'pngs'; did you mean 'png'"),
         ({"workers": 0}, ConfigError, "workers must be at least 1, got 0"),
         ({"split": "test"}, DataError, "has no split 'test'"),
+        ({"engine": "rai"}, ConfigError, "unknown engine 'rai': did you mean 'ray'"),
+        ({"address": "auto"}, ConfigError, "--address is for --engine ray"),
+        ({"engine": "ray", "device": "cuda"}, ConfigError, "on a cluster cores apply the policy"),
         ({"source": None, "format": "folder"}, DataError, "cannot be a folder if it is called 'T-shirt/top'"),
     ],
 )

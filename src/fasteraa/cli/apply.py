@@ -9,7 +9,7 @@ import typer
 
 from fasteraa.cli.app import app
 from fasteraa.cli.echo import echo
-from fasteraa.cli.options import DataRoot, Device, SourceArgument
+from fasteraa.cli.options import Address, DataRoot, Device, SourceArgument
 
 
 @app.command("apply")
@@ -24,7 +24,7 @@ def apply_command(
         str, typer.Option("--format", help="shards (WebDataset's tar files), or folder (a folder for each class).")
     ] = "shards",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes (default: cores); the result does not depend on it.")
+        int | None, typer.Option(min=1, help="Tasks at once (default: cores); the result does not depend on it.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="All draws, and the order of images in shards.")] = 0,
     split: Annotated[str, typer.Option(help="The images to augment: train, val or test.")] = "train",
@@ -39,6 +39,10 @@ def apply_command(
     ] = None,
     device: Device = "auto",
     data_root: DataRoot = None,
+    engine: Annotated[
+        str, typer.Option("--engine", help="What runs the tasks: local (processes here) or ray (a cluster).")
+    ] = "local",
+    address: Address = None,
 ) -> None:
     """Write augmented copies of a data set.
 
@@ -62,6 +66,8 @@ def apply_command(
         window=None if window is None else parse_window(window),
         device=device,
         data_root=data_root,
+        engine=engine,
+        address=address,
         say=echo,
     )
     echo(made.words())

@@ -17,6 +17,7 @@ from fasteraa.data import stratify
 from fasteraa.data.decode import Look, Window
 from fasteraa.data.image_folder import is_image
 from fasteraa.data.labels import Labels
+from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing
 from fasteraa.errors import ConfigError, DataError, choices_hint
@@ -26,6 +27,7 @@ FORMATS = ("shards", "folder")
 ENCODINGS = ("auto", "png", "jpg")  # auto: JPEG for what is JPEG, PNG for everything else
 RECORDS = ".tasks"  # the folder of what is finished, in the one that is written
 _NO_FOLDER = re.compile(r"^\.|[/\\\0]|^$|^__MACOSX$")  # what a folder cannot be called, or no reader looks into
+_PROBED = (32, 32)  # the size at which a few images go into the fingerprint
 _SHUFFLE = 0  # the stream of random numbers for the order of images
 
 
@@ -127,6 +129,12 @@ def list_images(job: ApplyJob) -> tuple[str, Listing]:
     opened = open_source(job.source, job.data_root)
     _opened = _key(job), opened.name, opened.listing(job.split)
     return _opened[1:]
+
+
+def open_images(job: ApplyJob) -> LazyImageSet:
+    """The images as they are now, with their fingerprint."""
+    name, listing = list_images(job)
+    return LazyImageSet.of(listing, name, _PROBED, look=job.look)
 
 
 def images_of(job: ApplyJob) -> Listing:

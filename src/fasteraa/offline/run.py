@@ -1,41 +1,30 @@
-"""Tasks on a pool of processes, and the folder that they fill: what it holds, what is finished, what was broken."""
+"""The folder that tasks fill: what it holds, what is finished, what was broken."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fasteraa._version import __version__
 from fasteraa.data.materialize import allowed_broken, check_budget
 from fasteraa.data.source import Broken, Listing
-from fasteraa.errors import ConfigError, DataError, RunError
+from fasteraa.errors import DataError, RunError
 from fasteraa.offline.job import RECORDS, ApplyJob, ShardTask, class_folders, images_of, tasks_of
-from fasteraa.offline.shard import apply_shard
 from fasteraa.offline.writers import is_whole, part_of
 from fasteraa.runtime.documents import cut, read_json
 from fasteraa.runtime.files import explain_os_error, replacing, sealed, unsealed
-from fasteraa.runtime.processes import end_with_parent, holding_interrupts, interrupt_on_terminate, without_main
 
 MANIFEST = "apply.json"
 _EVERY_S = 10.0  # between two lines of progress
-_ENDED = (
-    "a process that applied the policy was ended from outside, perhaps for lack of memory: finished shards are kept; "
-    "give the same command again, perhaps with fewer --workers"
-)
 Say = Callable[[str], None]
+Execute = Callable[[ApplyJob, Sequence[ShardTask]], Generator[ShardTask, None, None]]  # tasks as they are done
 
 
 @dataclass(frozen=True)
@@ -52,7 +41,7 @@ class Applied:
         return f"{self.samples:,} augmented images of {self.images:,} in {str(self.folder)!r}{left}"
 
 
-def run_job(job: ApplyJob, about: Mapping[str, Any], workers: int, broken_budget: float, say: Say) -> Applied:
+def run_job(job: ApplyJob, about: Mapping[str, Any], execute: Execute, broken_budget: float, say: Say) -> Applied:
     """All tasks that are not finished yet. `about` says which images they are, for the manifest."""
     listing = images_of(job)
     if job.format == "folder" and listing.pair is None:
@@ -65,12 +54,14 @@ def run_job(job: ApplyJob, about: Mapping[str, Any], workers: int, broken_budget
     progress = _Progress(job, len(listing), len(tasks) - len(waiting), say)
     allowed = allowed_broken(len(listing), broken_budget)
     _check(records, allowed, listing, about)
-    for task in _finished(job, waiting, workers):
-        if (record := _record(task)) is None:
-            raise RunError(f"{str(task.record)!r} was written, and is lost or damaged: give the same command again")
-        records[task] = record
-        _check(records, allowed, listing, about)
-        progress.done()
+    with closing(execute(job, waiting)) as finished:
+        for task in finished:
+            if (record := _record(task)) is None:
+                raise RunError(f"{str(task.record)!r} was written, and is lost or damaged: give the same command again")
+            records[task] = {**record, "files": {}}  # a digest of each file: a set in folders has millions
+            if record["broken"]:
+                _check(records, allowed, listing, about)
+            progress.done()
     return _close(job, manifest, listing, records)
 
 
@@ -204,74 +195,6 @@ class _Progress:
             f"{self._images():,} of {self.count:,} images, {speed * self.copies:,.0f} augmented a second, "
             f"{left / 60:.1f} minutes left"
         )
-
-
-# --- processes -------------------------------------------------------------------------------------------------------
-
-
-def _finished(job: ApplyJob, tasks: Sequence[ShardTask], workers: int) -> Iterator[ShardTask]:
-    """Tasks as they are done; the first error ends all."""
-    if workers == 1 or len(tasks) < 2:
-        for task in tasks:
-            apply_shard(task)
-            yield task
-        return
-    with _pool(job, min(workers, len(tasks))) as pool:
-        with holding_interrupts(), without_main(), warnings.catch_warnings():
-            # Python warns of forking with threads; the workers touch neither a lock nor a device of ours
-            warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
-            waiting: dict[Future[None], ShardTask] = {pool.submit(_work, task.number): task for task in tasks}
-        for future in as_completed(waiting):
-            future.result()
-            yield waiting[future]
-
-
-@contextmanager
-def _pool(job: ApplyJob, workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Forked, so that a listing of a million images is shared; on a GPU started fresh, which lists it again."""
-    kind = "fork" if job.device == "cpu" and "fork" in torch.multiprocessing.get_all_start_methods() else "spawn"
-    if kind == "spawn":
-        _check_can_be_sent(job)
-    context = torch.multiprocessing.get_context(kind)
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(job,))
-    with ExitStack() as stack:
-        stack.enter_context(interrupt_on_terminate())
-        try:
-            yield pool
-        except BaseException as error:
-            processes = list((pool._processes or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:  # at once: files are whole at any moment
-                with suppress(OSError, ValueError):
-                    process.kill()
-            if isinstance(error, BrokenProcessPool):
-                raise RunError(_ENDED) from error
-            raise
-        pool.shutdown()
-
-
-def _check_can_be_sent(job: ApplyJob) -> None:
-    try:
-        pickle.dumps(job.source)
-    except Exception as error:  # whatever the user's object raises
-        raise ConfigError(
-            f"a source that cannot be pickled cannot be sent to other processes ({cut(error)}): apply with workers=1"
-        ) from error
-
-
-_job: ApplyJob | None = None  # of a worker
-
-
-def _begin(job: ApplyJob) -> None:
-    global _job
-    _job = job
-    torch.set_num_threads(1)
-    end_with_parent()
-
-
-def _work(number: int) -> None:
-    assert _job is not None
-    apply_shard(ShardTask(_job, number))
 
 
 def make_folder(folder: Path) -> None:

@@ -48,7 +48,9 @@ class Engine:
 
     def check(self) -> None:
         """Before images are read: an unknown engine, a cluster that is not there."""
-        runner = None if self.name == "local" else RUNNERS.load(self.name)  # the local one takes seconds to import
+        if self.name == "local":  # it takes seconds to import
+            return
+        runner = RUNNERS.load(self.name)
         if hasattr(runner, "check"):
             runner.check(**self.settings)
 
