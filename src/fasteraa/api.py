@@ -32,10 +32,11 @@ from fasteraa.data.load import as_size, check_window, load_validation
 from fasteraa.data.source import canonical_split
 from fasteraa.errors import ConfigError, OutOfTime, Stopped, choices_hint
 from fasteraa.methods import DEFAULT_METHODS, Candidate, Method, make_methods
-from fasteraa.methods.config import SearchConfig, check_same, make_config, read_config
+from fasteraa.methods.config import PRETRAINED, SearchConfig, check_same, make_config, read_config
 from fasteraa.methods.faster_aa import FasterAA
 from fasteraa.methods.given import Given
 from fasteraa.methods.task import Task
+from fasteraa.nets.weights import digest
 from fasteraa.policy.policy import Policy
 from fasteraa.policy.resolve import load_policy
 from fasteraa.report.outputs import raced_policy, write_result, write_scores
@@ -254,8 +255,16 @@ def _facts(
         "methods": [method.name for method in methods],
         "race": race is not None,
         **config.plain(),
+        **_content_of_weights(config),
         "images": data.fingerprint,
     }
+
+
+def _content_of_weights(config: SearchConfig) -> dict[str, object]:
+    """Files of one name on several machines need not be the same."""
+    if config.critic_weights in (None, PRETRAINED):
+        return {}
+    return {"content of critic_weights": digest(config.critic_weights)}
 
 
 def _check_names(

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fasteraa import api
 from fasteraa.errors import ConfigError, RankLost
 from fasteraa.runtime import ranks
 from fasteraa.runtime.ranks import Watch, rank_device
@@ -258,3 +261,15 @@ def test_ranks_with_other_settings_are_named(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert "all ranks must have the same seed: rank 0 has 0, rank 1 has 1" in done.stderr
+
+
+def test_weights_of_a_critic_are_known_by_their_content(tmp_path):
+    """A path may lead to another file on another machine."""
+    config = api.SearchConfig(critic="timm:resnet10t", critic_weights=str(tmp_path / "weights.pt"))
+    facts = []
+    for content in (b"one", b"another"):
+        (tmp_path / "weights.pt").write_bytes(content)
+        facts.append(api._facts(config, None, [], SimpleNamespace(fingerprint="images")))
+    assert [name for name in facts[0] if facts[0][name] != facts[1][name]] == ["content of critic_weights"]
+    own = replace(config, critic_weights="pretrained")
+    assert "content of critic_weights" not in api._facts(own, None, [], SimpleNamespace(fingerprint="images"))
