@@ -12,6 +12,7 @@ from fasteraa.comparison.contenders import jobs_of, parse_contenders
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError, Stopped
 from fasteraa.policy.named import named
+from fasteraa.runtime import device
 from fasteraa.runtime.processes import core_count
 from fasteraa.train import runner as runners
 from fasteraa.train.job import Outcome, TrainJob
@@ -472,10 +473,19 @@ def test_cores_that_belong_to_others_are_not_counted(cache, split, tiny, monkeyp
     assert LocalRunner(cache, device="cpu")._at_once(jobs_for(split, tiny, seeds=10)) == 3
 
 
-def test_names_of_devices(cache):
-    for names, words in (("0,1", "no CUDA device"), ("gpu", "unknown device"), ("", "unknown device")):
+def test_names_of_devices(cache, monkeypatch):
+    for names, words in (("0,1", "no CUDA device"), ("gpu", "unknown device"), ("", "such as 0,1; got ''")):
         with pytest.raises(ConfigError, match=words):
             LocalRunner(cache, devices=names)
+    for names in (",", "cpu,"):
+        with pytest.raises(ConfigError, match=f"--devices takes names with commas between, such as 0,1; got '{names}'"):
+            LocalRunner(cache, devices=names)
+    monkeypatch.setattr(device, "find_device", torch.device)  # as if there were GPUs
+    assert [str(each) for each in device.find_devices("auto", "0, 1")] == ["cuda:0", "cuda:1"]
+    for names in ("0,0", "1,cuda:1", "cuda,0"):
+        with pytest.raises(ConfigError, match=f"--devices {names} names a GPU twice"):
+            LocalRunner(cache, devices=names)
+    monkeypatch.undo()
     with pytest.raises(ConfigError, match="--devices cpu,cpu and --device cpu name devices twice"):
         LocalRunner(cache, device="cpu", devices="cpu,cpu")
     with pytest.raises(ConfigError, match="--devices is for --engine local, got --engine ray"):

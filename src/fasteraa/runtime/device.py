@@ -36,7 +36,13 @@ def find_devices(name: str, several: str | None = None) -> list[torch.device]:
         words = [word.strip() for word in several.split(",")]
         if name != "auto":
             raise ConfigError(f"--devices {several} and --device {name} name devices twice: give one of them")
-        return [find_device(f"cuda:{word}" if word.isdecimal() else word or "?") for word in words]
+        if not all(words):
+            raise ConfigError(f"--devices takes names with commas between, such as 0,1; got {several!r}")
+        devices = [find_device(f"cuda:{word}" if word.isdecimal() else word) for word in words]
+        gpus = [device.index or 0 for device in devices if device.type == "cuda"]
+        if len(set(gpus)) < len(gpus):
+            raise ConfigError(f"--devices {several} names a GPU twice: name it once, --jobs says how many share it")
+        return devices
     if name in ("auto", "cuda") and find_device(name).type == "cuda":
         return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
     return [find_device(name)]
