@@ -170,7 +170,7 @@ def test_two_nodes_a_killed_worker_and_a_killed_driver(make, photos, tmp_path, m
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_worker_niceness", "0")
-    settings = {"copies": 40, "shard_size": 40, "size": 200}
+    settings = {"copies": 40, "shard_size": 40, "size": 120}
     make("whole", **settings)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:

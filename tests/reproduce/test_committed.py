@@ -22,6 +22,7 @@ from fasteraa.reproduce.setting import Setting
 from fasteraa.reproduce.tables import TABLES
 from fasteraa.train.job import make_job
 from fasteraa.train.run_cache import RunCache
+from fasteraa.train.runner import Engine
 from fasteraa.train.split import Split
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -88,7 +89,7 @@ def store(request, monkeypatch):
     monkeypatch.setattr(search_store, "load", load)
     return SearchStore(
         Setting(
-            out=RESULTS / request.param[0], seeds=request.param[1], device="cpu", jobs=1, data_root=None,
+            out=RESULTS / request.param[0], seeds=request.param[1], engine=Engine(device="cpu", jobs=1), data_root=None,
             sources={"ants-and-bees": "ants-and-bees"}, subset=None, quick=False, until=math.inf, say=str, command=None,
         )
     )  # fmt: skip

@@ -22,6 +22,7 @@ from fasteraa.reproduce.result import standings
 from fasteraa.reproduce.search_store import sample_sub_policies
 from fasteraa.reproduce.setting import parse_sources
 from fasteraa.selection import pipeline
+from fasteraa.train.runner import Engine
 from fasteraa.train.runner.local import LocalRunner
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -363,6 +364,30 @@ def test_a_file_in_place_of_a_named_set_is_said(source, tmp_path, short_training
     )  # fmt: skip
     assert f"Cifar100: trained on 10 classes of {source}, not on 100." in to_markdown(other)
     assert to_dict(other)["lines"][0]["comparable"] is False
+
+
+def test_trainings_and_searches_of_a_table_run_where_it_is_asked_for(source, tmp_path, monkeypatch, short_trainings):
+    """On a cluster, or on the GPUs that are named."""
+    asked = []
+
+    def fake_runner(name, cache, **settings):
+        asked.append((name, settings["device"], settings.get("devices"), settings.get("address")))
+        return LocalRunner(cache, device="cpu", jobs=1)
+
+    def fake_search(*given, engine, device, devices, address, **more):
+        asked.append((engine, device, devices, address))
+        raise RunError("no search here")
+
+    monkeypatch.setattr(trainings, "make_runner", fake_runner)
+    monkeypatch.setattr(searches, "run_search", fake_search)
+    monkeypatch.setattr(Engine, "check", lambda self: None)
+    given = {"seeds": 1, "sources": {"svhn": source}, "say": str}
+    where = {"engine": "ray", "address": "head:6379"}
+    reproduce("svhn", tmp_path / "cluster", only=["baseline"], **where, **given)
+    with pytest.raises(RunError, match="no search here"):
+        reproduce("svhn", tmp_path / "cluster", only=["Faster AA"], **where, **given)
+    reproduce("svhn", tmp_path / "gpus", only=["baseline"], devices="cpu,cpu", **given)
+    assert asked == [("ray", "auto", None, "head:6379")] * 3 + [("local", "auto", "cpu,cpu", None)]
 
 
 def test_nothing_is_said_of_trainings_and_searches_that_were_not_made(source, tmp_path):

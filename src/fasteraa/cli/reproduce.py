@@ -13,7 +13,17 @@ import typer
 from fasteraa.cli.app import app
 from fasteraa.cli.echo import echo
 from fasteraa.cli.errors import refuse_unused
-from fasteraa.cli.options import AsJson, DataRoot, Device, EndEarly, RunsAtOnce, command_line
+from fasteraa.cli.options import (
+    Address,
+    AsJson,
+    DataRoot,
+    Device,
+    Devices,
+    EndEarly,
+    EngineName,
+    RunsAtOnce,
+    command_line,
+)
 
 
 @app.command("reproduce")
@@ -47,6 +57,9 @@ def reproduce_command(
         typer.Option("--tune", help="Take learning rate and weight decay from a small grid first, without a policy."),
     ] = False,
     device: Device = "auto",
+    devices: Devices = None,
+    engine: EngineName = "local",
+    address: Address = None,
     json_: AsJson = False,
 ) -> None:
     """Run a table of the paper, and print both numbers."""
@@ -56,9 +69,9 @@ def reproduce_command(
         _list(json_)
         return
     if quick:
-        refuse_unused(context, ("device", "data_root", "source", "subset"), "with --quick")
+        refuse_unused(context, ("device", "devices", "data_root", "source", "subset"), "with --quick")
     if table_only:
-        refuse_unused(context, ("jobs", "minutes"), "with --table-only")
+        refuse_unused(context, ("jobs", "minutes", "devices", "engine", "address"), "with --table-only")
     from fasteraa.cli.tables import print_json, print_table
     from fasteraa.reproduce.render import caption, remarks, rows_of, summary
     from fasteraa.reproduce.setting import parse_sources
@@ -77,6 +90,9 @@ def reproduce_command(
             seeds=seeds,
             jobs=jobs,
             device=device,
+            devices=devices,
+            engine=engine,
+            address=address,
             data_root=data_root,
             sources=parse_sources(source or ()),
             subset=subset,

@@ -83,7 +83,7 @@ def _search(store: SearchStore, search: Search, images: ImageSet, seed: int) -> 
         race=False,
         out=folder,
         resume=RunFolder(folder).config.exists(),
-        device=setting.device,
+        **_where(setting),
         minutes=None if math.isinf(left) else max(left, 0.0),
     )
     end = "finished" if result.finished else "time is up, not finished"
@@ -103,7 +103,7 @@ def _race(store: SearchStore, search: Search, images: ImageSet, seed: int) -> No
         race=quick_race() if setting.quick else RaceConfig(minutes=search.race_minutes),
         out=folder,
         resume=RunFolder(folder).config.exists(),
-        device=setting.device,
+        **_where(setting),
         jobs=1 if setting.quick else None,
     )
     if result.race is None:
@@ -129,16 +129,21 @@ def _ask_methods(store: SearchStore, search: Search, images: ImageSet) -> None:
             race=quick_race(_QUICK_TRAININGS) if setting.quick else race,
             out=folder,
             resume=RunFolder(folder).config.exists(),
-            device=setting.device,
+            **_where(setting),
             minutes=search.minutes or None if not setting.quick else None,
             jobs=1 if setting.quick else None,
         )
     seconds = time.monotonic() - began
     names = [each.name for each in methods]
     facts = {"methods": names, "minutes": minutes, "seconds": seconds}
-    chosen = {"chosen": result.policy.name, "device": setting.device, "tried": _tried(result)}
+    chosen = {"chosen": result.policy.name, "device": setting.engine.device, "tried": _tried(result)}
     write_atomic(folder / COST, json.dumps(plain({**facts, **chosen}), indent=1) + "\n")
     setting.say(f"{', '.join(names)} on {search.source}: {result.policy.name} ({seconds:.0f} s)")
+
+
+def _where(setting: Setting) -> dict[str, Any]:
+    engine = setting.engine
+    return {"engine": engine.name, "device": engine.device, "devices": engine.devices, "address": engine.address}
 
 
 def _tried(result: Result) -> dict[str, Any]:

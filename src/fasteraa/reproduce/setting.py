@@ -13,7 +13,7 @@ from fasteraa.errors import ConfigError, DataError
 from fasteraa.reproduce.schema import DATA, Line, find_recipe
 from fasteraa.reproduce.smoke import QUICK_IMAGES, quick_recipe
 from fasteraa.train.recipe import TrainRecipe
-from fasteraa.train.runner import Say
+from fasteraa.train.runner import Engine, Say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,7 @@ class Setting:
 
     out: Path
     seeds: int
-    device: str
-    jobs: int | None
+    engine: Engine  # what trains, and where
     data_root: Path | None
     sources: Mapping[str, str]  # named set -> what stands in for it
     subset: int | None

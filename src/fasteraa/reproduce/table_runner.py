@@ -21,10 +21,10 @@ from fasteraa.reproduce.smoke import quick_sources
 from fasteraa.reproduce.tables import find_table
 from fasteraa.reproduce.trainings import Trainings, Values
 from fasteraa.runtime.clock import end_of
-from fasteraa.runtime.device import find_device
+from fasteraa.runtime.device import find_device, first_device
 from fasteraa.runtime.files import as_file_name, write_atomic
 from fasteraa.train.run_cache import RunCache
-from fasteraa.train.runner import Say
+from fasteraa.train.runner import Engine, Say
 
 RUNS = 3  # of every number, as in the paper
 
@@ -37,6 +37,9 @@ def reproduce(
     seeds: int | None = None,
     jobs: int | None = None,
     device: str = "auto",
+    devices: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
     data_root: str | Path | None = None,
     sources: Mapping[str, str] | None = None,
     subset: int | None = None,
@@ -51,10 +54,20 @@ def reproduce(
 
     `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines that have
     each of these in data, network or label, `table_only` makes the table from what is there. `tune` takes learning rate
-    and weight decay of each data set's trainings from a grid, without a policy. Runs keep `command`.
+    and weight decay of each data set's trainings from a grid, without a policy. Trainings use every GPU of the machine
+    (`devices="0,1"`: these), or with `engine="ray"` the cluster at `address`. Runs keep `command`.
     """
     table, until = find_table(name), end_of(minutes)
-    find_device("cpu" if quick else device)
+    trainer = Engine(
+        name=engine,
+        device="cpu" if quick else device,
+        jobs=1 if quick and jobs is None else jobs,
+        devices=devices,
+        address=address,
+    )
+    find_device(first_device(trainer.device, devices))
+    if not table_only:
+        trainer.check()
     check_sources(sources or {})
     folder = Path(out)
     RunCache(folder).open()
@@ -62,8 +75,7 @@ def reproduce(
     setting = Setting(
         out=folder,
         seeds=seeds if seeds is not None else 1 if quick else RUNS,
-        device="cpu" if quick else device,
-        jobs=1 if quick and jobs is None else jobs,
+        engine=trainer,
         data_root=None if data_root is None else Path(data_root),
         sources=quick_sources(folder) if quick else dict(sources or {}),
         subset=None if quick else subset,

@@ -88,9 +88,8 @@ class Trainings:
 
     def _run(self, jobs: list[TrainJob]) -> None:
         setting = self.setting
-        with make_runner(
-            "local", self.cache.open(), device=setting.device, jobs=setting.jobs, command=setting.command
-        ) as runner:
+        engine, cache = setting.engine, self.cache.open()
+        with make_runner(engine.name, cache, **engine.settings, command=setting.command) as runner:
             run_jobs(runner, jobs, setting.say, setting.until)
 
     def seconds(self) -> float | None:
