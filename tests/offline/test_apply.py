@@ -17,6 +17,7 @@ from PIL import Image
 
 from fasteraa.data import load
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
+from fasteraa.offline import job as offline_job
 from fasteraa.offline import processes as offline_processes
 from fasteraa.offline import run as offline_run
 from fasteraa.offline import shard as offline_shard
@@ -122,6 +123,15 @@ def test_shards_are_mixed(make, tmp_path):
     with tarfile.open(tmp_path / "out" / "train-000000.tar") as tar:
         labels = {tar.extractfile(entry).read() for entry in tar if entry.name.endswith(".cls")}
     assert labels == {b"0", b"1"}
+
+
+def test_the_order_is_drawn_once(make, monkeypatch):
+    """Not for each shard: a million images have hundreds, and each would sort all of them."""
+    counted, real = [], offline_job.stratify.shuffled
+    monkeypatch.setattr(offline_job.stratify, "shuffled", lambda *given: (counted.append(given), real(*given))[1])
+    offline_job._order.cache_clear()
+    make(seed=11)
+    assert counted == [(20, 11, 0)]
 
 
 def test_a_header_is_that_of_a_plain_file():

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +107,15 @@ class ShardTask:
 
     def places(self, count: int) -> Labels:
         """Its images, of `count` in the listing. Shards are drawn from everywhere: who trains reads them in a row."""
-        shuffled = self.job.format == "shards"
-        order = stratify.shuffled(count, self.job.seed, _SHUFFLE) if shuffled else np.arange(count)
         first = self.number * self.job.images_each
-        return order[first : first + self.job.images_each]
+        last = min(first + self.job.images_each, count)
+        return _order(count, self.job.seed)[first:last] if self.job.format == "shards" else np.arange(first, last)
+
+
+@lru_cache(maxsize=1)
+def _order(count: int, seed: int) -> Labels:
+    """Once in a process: of a million images it takes a tenth of the time that a shard takes."""
+    return stratify.shuffled(count, seed, _SHUFFLE)
 
 
 def tasks_of(job: ApplyJob, count: int) -> list[ShardTask]:
