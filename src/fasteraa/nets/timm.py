@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,19 @@ class TimmBackbone(Backbone):
             self._load(timm, name, weights)
 
     def _load(self, timm: Any, name: str, weights: Path) -> None:
-        """A head of the same size is taken along, one of another size is replaced."""
+        """A linear head of the same size is taken along; one of another size, or with more to it, is replaced."""
         config = timm.get_pretrained_cfg(name)
         heads = config.classifier if config is not None and config.classifier else "classifier"
         heads = (heads,) if isinstance(heads, str) else tuple(heads)
         tensors = _at_this_size(self.body, read_weights(weights))
-        left = load_weights(self.body, tensors, heads, f"{str(weights)!r}")
         ours = dict(self.classifier.named_parameters())
-        head = {part: tensors[f"{heads[0]}.{part}"] for part in ours if f"{heads[0]}.{part}" in left}
-        if all(part in head and head[part].shape == ours[part].shape for part in ours):
-            self.classifier.load_state_dict(head)
+        head = {f"{heads[0]}.{part}": part for part in ours}
+        is_linear = not tensors.keys() - self.body.state_dict().keys() - head.keys()
+        if not is_linear:
+            heads += _head_names(name)
+        left = load_weights(self.body, tensors, heads, f"{str(weights)!r}")
+        if is_linear and all(full in left and tensors[full].shape == ours[part].shape for full, part in head.items()):
+            self.classifier.load_state_dict({part: tensors[full] for full, part in head.items()})
 
     def feature_map(self, x: Tensor) -> Tensor:
         features: Tensor = self.body.forward_features(x)
@@ -112,6 +116,14 @@ def _at_this_size(body: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
     prefix = 0 if getattr(body, "no_embed_class", False) else int(getattr(body, "num_prefix_tokens", 0))
     return {**tensors, "pos_embed": resample_abs_pos_embed(given, list(grid), num_prefix_tokens=prefix)}
+
+
+@lru_cache(maxsize=16)
+def _head_names(name: str) -> tuple[str, ...]:
+    """Tensors of the whole network that the one without classes has not: some heads have a norm, or are several."""
+    with torch.random.fork_rng(devices=[]):  # the networks are built for their names alone
+        body, whole = (_timm().create_model(name, num_classes=classes).state_dict() for classes in (0, 2))
+    return tuple(each for each, tensor in whole.items() if each not in body or body[each].shape != tensor.shape)
 
 
 def check_size(network: Backbone, name: str, side: int) -> None:
