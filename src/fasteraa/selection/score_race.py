@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -289,7 +289,8 @@ def _score(train: Train, candidate: Candidate, seed: int, out: Path, more: Mappi
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     try:
-        return finite(train(candidate.policy, seed, out, **more), candidate.label)
+        policy = replace(candidate.policy, name=candidate.label)  # a script may go by the name that a policy was given
+        return finite(train(policy, seed, out, **more), candidate.label)
     except RunError:  # TrainingFailed among them, and Stopped
         raise
     except Exception as error:  # the user's own function may raise anything
