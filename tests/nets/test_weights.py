@@ -1,5 +1,6 @@
 """Weights from files: what fits is loaded, what does not is named, nothing is executed."""
 
+import logging
 import math
 import pickle
 import zipfile
@@ -156,15 +157,21 @@ def test_own_networks_take_their_own_weights(tmp_path):
     assert all(torch.equal(first.state_dict()[name], second.state_dict()[name]) for name in same)
 
 
-def test_weights_that_cannot_be_downloaded_are_one_line(monkeypatch):
+def test_weights_that_cannot_be_downloaded_are_one_line(monkeypatch, caplog):
+    """The hub is asked once, without a line about each of its tries."""
+    import huggingface_hub
     import timm
 
-    def fail(*names, pretrained=False, **settings):
+    def fail(*names, **settings):
+        logging.getLogger("huggingface_hub.utils").warning("Retrying in 8s")
         raise OSError("no route to the hub")
 
-    monkeypatch.setattr(timm, "create_model", fail)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *names, **settings: None)
+    monkeypatch.setattr(huggingface_hub.HfApi, "file_exists", fail)
+    monkeypatch.setattr(timm, "create_model", pytest.fail)  # it would try for long
     with pytest.raises(ConfigError, match=r"pretrained weights of 'resnet18' could not be had \(no route to the hub\)"):
         build("timm:resnet18", 3, 64, pretrained=True)
+    assert not caplog.records
 
 
 def test_a_transformer_takes_weights_of_another_input_size(tmp_path):

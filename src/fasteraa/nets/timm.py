@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fasteraa.errors import ConfigError
 from fasteraa.nets.backbone import Backbone
 from fasteraa.nets.weights import load_weights, read_weights
+from fasteraa.runtime.packages import quiet_hub
 
 PREFIX = "timm:"
 
@@ -150,7 +151,10 @@ def _check_name(timm: Any, name: str) -> None:
 
 def _made(timm: Any, name: str, pretrained: bool, size: dict[str, int]) -> Any:
     try:
-        return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
+        with quiet_hub():
+            if pretrained:
+                _check_download(timm.get_pretrained_cfg(name))
+            return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
     except ConfigError:
         raise
     except Exception as error:
@@ -161,6 +165,21 @@ def _made(timm: Any, name: str, pretrained: bool, size: dict[str, int]) -> Any:
                 "(--weights)"
             ) from error
         raise ConfigError(f"timm could not build {name!r}: {reason}") from error
+
+
+def _check_download(config: Any) -> None:
+    """Asks the hub once for weights that are not here: timm would try to reach it for most of a minute."""
+    if config is None or not config.hf_hub_id:
+        return
+    try:
+        from huggingface_hub import HfApi, try_to_load_from_cache
+    except ModuleNotFoundError:  # timm then downloads from elsewhere, or says so
+        return
+    repository, _, revision = config.hf_hub_id.partition("@")
+    files = [config.hf_hub_filename] if config.hf_hub_filename else ["model.safetensors", "pytorch_model.bin"]
+    here = (try_to_load_from_cache(repository, file, revision=revision or None) for file in files)
+    if not any(isinstance(path, str) for path in here):
+        HfApi().file_exists(repository, files[0], revision=revision or None)  # raises where nothing can be reached
 
 
 def _timm() -> Any:
