@@ -2,6 +2,10 @@
 
 fasteraa race -p none,trivialaugment-wide --seeds 3 -- \
     python examples/race_timm.py photos --model resnet50 --pretrained --aug {policy} --seed {seed} --out {out}
+
+A policy whose name begins with rand-m is timm's own RandAugment of that name, whatever its file holds:
+
+fasteraa race -p none,randaugment-m9,rand-m9-mstd0.5-inc1=randaugment-m9 -- python examples/race_timm.py ...
 """
 
 import argparse
@@ -36,9 +40,11 @@ def main(words=None):
     net = timm.create_model(args.model, pretrained=args.pretrained, num_classes=len(sets["train"].reader.class_to_idx))
     expects = resolve_model_data_config(net)
     expects |= {"input_size": (3, args.size, args.size)} if args.size else {}
-    plain = create_transform(**expects, is_training=True, auto_augment=None, color_jitter=None)
+    policy = fasteraa.load(args.aug)
+    own = policy.name if policy.name.startswith("rand-m") else None
+    plain = create_transform(**expects, is_training=True, auto_augment=own, color_jitter=None)
     pool = [sets["train"][place][0] for place in range(min(len(sets["train"]), 100))]  # for those that mix images
-    sets["train"].transform = fasteraa.load(args.aug).to_timm(plain, pool=pool)  # after crop and flip
+    sets["train"].transform = plain if own else policy.to_timm(plain, pool=pool)  # after crop and flip
     sets["val"].transform = create_transform(**expects, is_training=False)
     loaders = {
         split: torch.utils.data.DataLoader(
@@ -65,7 +71,7 @@ def main(words=None):
         guesses = [(net(images.to(device)).argmax(1).cpu() != labels).float() for images, labels in loaders["val"]]
     error = torch.cat(guesses).mean().item()
     (args.out / "score.json").write_text(json.dumps({"score": error}))
-    return error
+    return error, sets["train"].transform
 
 
 if __name__ == "__main__":

@@ -122,12 +122,23 @@ def test_race_timm(tmp_path):
             pixels[:, :, index % 2] += 180
             Image.fromarray(pixels).save(place / f"{index}.png")
     words = ["--model", "test_resnet", "--epochs", "12", "--batch-size", "8", "--size", "32", "--lr", "0.005"]
-    policy = tmp_path / "policy.json"
-    fasteraa.load("none").save(policy)
-    more = ["--aug", str(policy), "--seed", "0", "--out", str(tmp_path)]
-    error = example("race_timm").main([str(tmp_path / "photos"), *words, *more])
-    assert error < 0.3
-    assert json.loads((tmp_path / "score.json").read_text()) == {"score": error}
+    steps = {}
+
+    def train(policy, seed, out):
+        """As the command would, with the policy in a file."""
+        policy.save(out / "policy.json")
+        more = ["--aug", str(out / "policy.json"), "--seed", str(seed), "--out", str(out)]
+        epochs = ["--epochs", "12" if policy.name == "none" else "1"]
+        error, steps[policy.name] = example("race_timm").main([str(tmp_path / "photos"), *words, *more, *epochs])
+        assert json.loads((out / "score.json").read_text()) == {"score": error}
+        return error
+
+    names = "none,randaugment-m9,rand-m9-mstd0.5-inc1=randaugment-m9"
+    result = fasteraa.race(names, train=train, seeds=1, out=tmp_path / "run")
+    assert next(row for row in result.table if row.label == "none").score < 0.3
+    kinds = {name: {type(step).__name__ for step in transform.transforms} for name, transform in steps.items()}
+    assert kinds["rand-m9-mstd0.5-inc1"] - kinds["none"] == {"RandAugment"}  # timm's own
+    assert "RandAugment" not in kinds["randaugment-m9"]
 
 
 def test_race_detection(capsys):

@@ -287,10 +287,10 @@ def whole_or_nothing(found):
     return found == {} or [record["samples"] for record in found.values()] == [1]
 
 
-def save_weights(name):
+def save_weights(name, **options):
     def make(folder):
         save = save_file if name.endswith(".safetensors") else torch.save
-        save({"head.weight": torch.arange(6.0)}, folder / name)
+        save({"head.weight": torch.arange(6.0)}, folder / name, **options)
         return folder / name
 
     return make
@@ -335,6 +335,7 @@ FORMATS = {
         save_printed_score, lambda file: read_score(file.parent, file.parent / "log.txt"), math.isfinite
     ),
     "weights": Format(save_weights("weights.pt"), read_weights),
+    "weights, of an old torch": Format(save_weights("weights.pth", _use_new_zipfile_serialization=False), read_weights),
     "weights, safetensors": Format(save_weights("weights.safetensors"), read_weights),
     "applied, manifest": Format(
         lambda folder: save_part(folder).job.folder / MANIFEST,

@@ -38,7 +38,7 @@ def table() -> str:
             "[seven](../results/unseen/README.md#the-first-seven-sets) on a CPU, with an earlier race, fixed since",
             _unseen("errors.json"),
         ),
-        ("[eight fine-tunings](../results/finetune/README.md), a GPU", _fine_tunings()),
+        ("[eight fine-tunings](../results/finetune/README.md), a GPU, a race without a prior", _fine_tunings()),
     ]
     return markdown_table(COLUMNS, [_row(words, list(sets)) for words, sets in rows])
 

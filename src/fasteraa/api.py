@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -176,7 +175,8 @@ def race(
             out=Path("runs/race" if out is None else out),
             seeds=seeds,
             maximize=maximize,
-            seconds=min(end_of(minutes) - time.time(), math.inf if race is None else 60 * race.minutes),
+            seconds=math.inf if race is None else 60 * race.minutes,
+            until=end_of(minutes),
             jobs=jobs,
             say=(progress or Silent()).say,
         )

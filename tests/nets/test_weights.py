@@ -1,5 +1,6 @@
 """Weights from files: what fits is loaded, what does not is named, nothing is executed."""
 
+import logging
 import math
 import pickle
 import zipfile
@@ -39,6 +40,51 @@ def test_state_dicts_of_torch_and_checkpoints_that_hold_one(lite0, tmp_path):
     torch.save(read_weights(lite0), plain)
     torch.save({"state_dict": read_weights(lite0), "epoch": 3}, inner)
     assert read_weights(plain).keys() == read_weights(inner).keys() == read_weights(lite0).keys()
+
+
+def test_files_of_an_old_torch_and_networks_that_were_wrapped(lite0, tmp_path):
+    tensors = read_weights(lite0)
+    torch.save(tensors, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    assert all(torch.equal(tensors[name], each) for name, each in read_weights(tmp_path / "old.pth").items())
+    for prefix in ("module.", "_orig_mod.", "module._orig_mod."):
+        torch.save({"state_dict": {prefix + name: each for name, each in tensors.items()}}, tmp_path / "ddp.pth")
+        assert read_weights(tmp_path / "ddp.pth").keys() == tensors.keys()
+
+
+def test_an_old_file_is_held_to_the_same(tmp_path):
+    """Nothing is executed, no size is believed, and what is cut short is named."""
+    file = tmp_path / "old.pth"
+    for content, message in (
+        ({"a": Bomb()}, "hold other objects than tensors, which are not executed"),
+        ({"a": torch.zeros(1).expand(10**12)}, "the tensor 'a' is larger than the file"),
+        ({"a": torch.tensor([math.nan])}, "holds values that are not finite"),
+    ):
+        torch.save(content, file, _use_new_zipfile_serialization=False)
+        with pytest.raises(ConfigError, match=message):
+            read_weights(file)
+    torch.save({"a": torch.zeros(100_000)}, file, _use_new_zipfile_serialization=False)
+    file.write_bytes(file.read_bytes()[:200_000])
+    with pytest.raises(ConfigError, match="could not be read"):
+        read_weights(file)
+
+
+@pytest.mark.parametrize("name", ["levit_128s", "deit_tiny_distilled_patch16_224"])
+def test_heads_with_a_norm_and_heads_that_are_two_are_replaced(name, tmp_path):
+    timm = pytest.importorskip("timm")
+    whole = timm.create_model(name, num_classes=3).state_dict()
+    torch.save(whole, tmp_path / "own.pth")
+    state = torch.get_rng_state()
+    fresh = build(f"timm:{name}", 3, 224).classifier.weight
+    after = torch.get_rng_state()
+    torch.set_rng_state(state)
+    net = build(f"timm:{name}", 3, 224, weights=tmp_path / "own.pth")
+    assert torch.equal(net.classifier.weight, fresh)
+    assert torch.equal(torch.get_rng_state(), after)  # to look for the head draws nothing
+    assert all(torch.equal(whole[each], tensor) for each, tensor in net.body.state_dict().items())
+    whole["extra.weight"] = torch.zeros(1)
+    torch.save(whole, tmp_path / "own.pth")
+    with pytest.raises(ConfigError, match=r"are not known to it: extra\.weight$"):
+        build(f"timm:{name}", 3, 224, weights=tmp_path / "own.pth")
 
 
 def test_weights_of_another_network_are_named(lite0, tmp_path):
@@ -111,15 +157,21 @@ def test_own_networks_take_their_own_weights(tmp_path):
     assert all(torch.equal(first.state_dict()[name], second.state_dict()[name]) for name in same)
 
 
-def test_weights_that_cannot_be_downloaded_are_one_line(monkeypatch):
+def test_weights_that_cannot_be_downloaded_are_one_line(monkeypatch, caplog):
+    """The hub is asked once, without a line about each of its tries."""
+    import huggingface_hub
     import timm
 
-    def fail(*names, pretrained=False, **settings):
+    def fail(*names, **settings):
+        logging.getLogger("huggingface_hub.utils").warning("Retrying in 8s")
         raise OSError("no route to the hub")
 
-    monkeypatch.setattr(timm, "create_model", fail)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *names, **settings: None)
+    monkeypatch.setattr(huggingface_hub.HfApi, "file_exists", fail)
+    monkeypatch.setattr(timm, "create_model", pytest.fail)  # it would try for long
     with pytest.raises(ConfigError, match=r"pretrained weights of 'resnet18' could not be had \(no route to the hub\)"):
         build("timm:resnet18", 3, 64, pretrained=True)
+    assert not caplog.records
 
 
 def test_a_transformer_takes_weights_of_another_input_size(tmp_path):

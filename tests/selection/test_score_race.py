@@ -6,6 +6,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +14,9 @@ import fasteraa
 from fasteraa.errors import ConfigError, RaceError, RunError
 from fasteraa.methods import Candidate
 from fasteraa.policy import Policy
+from fasteraa.selection import score_race
 from fasteraa.selection.score_race import race_scores
-from fasteraa.train.command import Command, visible_gpus
+from fasteraa.train.command import Command, NoTimeLeft, read_score, visible_gpus
 
 NAMES = ("none", "uniform", "general", "trivialaugment-wide", "cutout")
 MEANS = dict(zip(NAMES, (0.30, 0.25, 0.40, 0.35, 0.20), strict=True))
@@ -181,12 +183,46 @@ def test_several_at_once(race):
     assert race(train, names=NAMES[:4], jobs=2, seeds=1).chosen == "uniform"
 
 
+def test_a_limit_on_everything_holds_in_the_first_round(race, monkeypatch):
+    clock = SimpleNamespace(now=0.0, time=lambda: clock.now, monotonic=lambda: clock.now)
+    monkeypatch.setattr(score_race, "time", clock)
+
+    def train(policy, seed, out):
+        clock.now += 2
+        return score_of(policy, seed, out)
+
+    with pytest.raises(RaceError, match="without augmentation gave no score: time was up"):
+        race(train, until=0.0)
+    result = race(train, until=3.0)
+    assert result.chosen == "uniform"
+    assert {row.label: row.failed for row in result.table if row.failed} == dict.fromkeys(NAMES[2:], "not run")
+
+
 def test_time_that_is_up_ends_it_after_the_first_round(race):
     said = []
     result = race(seconds=0.0, say=said.append)
     assert all(len(row.scores) == 1 for row in result.table)
     assert "time is up after 1 of 3 rounds" in said
     assert "from one run, this is a guess" in result.sentence()
+
+
+def test_a_round_that_was_cut_off_counts_where_it_compares_something(race):
+    """Scores of the second round come to fewer policies each time."""
+    outcomes, said = {}, []
+
+    def train(policy, seed, out):
+        if seed and policy.name not in outcomes:
+            raise NoTimeLeft("time was up")
+        return score_of(policy, seed, out)
+
+    outcomes["none"] = True
+    result = race(train, say=said.append, names=("none", "uniform", "cutout"))
+    assert (result.chosen, {len(row.scores) for row in result.table}) == ("cutout", {1})
+    assert "round 2 was cut off and does not count: nothing in it can be compared with none" in said
+    outcomes["uniform"] = True
+    result = race(train, names=("none", "uniform", "cutout"))
+    assert {row.label: (len(row.scores), row.failed) for row in result.table}["cutout"] == (1, None)
+    assert result.chosen == "uniform"
 
 
 def test_a_damaged_score_is_named(race, tmp_path):
@@ -223,6 +259,50 @@ def test_a_command_prints_its_score(tmp_path):
     """
     assert command(body)(Policy.named("uniform"), 2, tmp_path) == 2.5
     assert "uniform" in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_end_of_the_race_ends_a_command_that_hangs(jobs, race):
+    body = """
+        import json, sys, time
+        time.sleep(60 * (json.load(open(sys.argv[1]))["name"] != "none")); print("score: 1")
+    """
+    said = []
+    race(command(body), names=("none",), seeds=1)
+    result = race(command(body), names=("none", "uniform"), jobs=jobs, until=time.time() + 2, say=said.append)
+    assert result.chosen == "none"
+    assert "time was up; its output is in" in result.table[1].failed
+    assert any(line.startswith("  uniform, seed 0: ended after") for line in said)
+
+
+def test_a_command_that_takes_far_longer_than_the_others_is_ended(race, monkeypatch):
+    monkeypatch.setattr(score_race, "_HANGS", (1, 1.0))
+    body = """
+        import json, sys, time
+        time.sleep(60 * (json.load(open(sys.argv[1]))["name"] != "none")); print("score: 1")
+    """
+    result = race(command(body), names=("none", "uniform"), seeds=1)
+    assert "far longer than the others (--run-minutes allows more)" in result.table[1].failed
+
+
+def test_policies_of_another_format_are_another_training():
+    keys = {Command((sys.executable, "{policy}"), lambda *_: None, target=to).key for to in ("torchvision", "timm")}
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "50%|##   | 1/2 [00:00]\r              \rscore: 0.25\n",  # tqdm(..., leave=False)
+        "50%|##   | 1/2 [00:00<00:01, 1.0it/s]score: 0.25\n",  # a bar that nobody closed
+        "\x1b[?25l\x1b[32mscore:\x1b[0m \x1b[1;36m0.25\x1b[0m\x1b[K\n",
+        "train \x1b[2K\x1b[1Gscore: 0.25\x1b[?25h",
+        "score: 9\r\nscore: 0.25\r\nbest score: 7\n",
+    ],
+)
+def test_a_score_among_progress_bars(output, tmp_path):
+    (tmp_path / "log.txt").write_bytes(output.encode())
+    assert read_score(tmp_path, tmp_path / "log.txt") == 0.25
 
 
 def test_an_edited_script_is_another_training(tmp_path):
@@ -262,7 +342,9 @@ def test_a_command_may_write_its_score(tmp_path):
         ("print('done')", "printed no line 'score: NUMBER'"),
         ("print('score: nan')", "its score is not finite: nan"),
         ("print('score: good')", "its score is no number: 'good'"),
-        ("raise SystemExit(3)", "it ended with exit code 3"),
+        ("raise SystemExit(3)", "it ended with exit code 3; its output"),
+        ("print('\\x1b[31mno\\aGPU\\x1b[0m', '\\n ' + 9 * '\\t'); exit(1)", r"exit code 1 (no\x07GPU); its output is"),
+        ("raise OSError('full')", "it ended with exit code 1 (OSError: full); its output is in"),
         ("import sys; open(sys.argv[3] + '/score.json', 'w').write('[]')", 'must hold {"score": NUMBER}'),
     ],
 )

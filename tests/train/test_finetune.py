@@ -8,9 +8,11 @@ import torch
 import fasteraa
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError
+from fasteraa.methods.config import SearchConfig
 from fasteraa.policy import Policy
+from fasteraa.selection.config import RaceConfig, fine_tuning
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
-from fasteraa.train.recipe import TrainRecipe, check_body, finetune_recipe, image_side, interpolation
+from fasteraa.train.recipe import TrainRecipe, check_body, finetune_recipe, image_side, interpolation, with_settings
 from fasteraa.train.trainer import Training, set_rates, train
 
 LITE0 = "timm:tf_efficientnet_lite0"
@@ -42,6 +44,25 @@ def test_what_a_recipe_of_fine_tuning_is(lite0):
     assert not TrainRecipe().fine_tunes
     assert image_side(TrainRecipe()) is None
     assert interpolation(TrainRecipe()) == "bilinear"
+
+
+def test_sgd_fine_tunes_by_rates_of_its_own(lite0):
+    """What was given stays; so does what trains from scratch."""
+
+    def rates(recipe, **settings):
+        changed = with_settings(recipe, settings)
+        return changed.learning_rate, changed.weight_decay
+
+    recipe = finetune_recipe(LITE0, weights=str(lite0))
+    assert rates(recipe, optimizer="sgd") == (0.01, 1e-4)
+    assert rates(recipe, optimizer="sgd", learning_rate=0.5) == (0.5, 1e-4)
+    assert rates(recipe, optimizer="adamw", mixup=0.1) == rates(recipe) == (2e-3, 0.05)
+    assert rates(TrainRecipe(optimizer="adamw"), optimizer="sgd") == (0.1, 2e-4)
+    race = RaceConfig(network=LITE0, weights=str(lite0), train={"optimizer": "sgd", "weight_decay": 0.0})
+    raced = fine_tuning(SearchConfig(size=32), race)
+    assert (raced.learning_rate, raced.weight_decay, raced.momentum) == (0.01, 0.0, 0.9)
+    with pytest.raises(ConfigError, match="lion"):
+        with_settings(recipe, {"optimizer": "lion"})
 
 
 def test_keys_of_recipes_from_before_stay_as_they_were(lite0, tmp_path):

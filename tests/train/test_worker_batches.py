@@ -15,6 +15,7 @@ from fasteraa.data import ImageSet, load
 from fasteraa.data.lazy_set import LazyImageSet
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import DataError
+from fasteraa.images import to_tensor
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 from fasteraa.runtime.progress import Silent
@@ -22,7 +23,7 @@ from fasteraa.train import split as split_module
 from fasteraa.train.device_batches import DeviceFeed
 from fasteraa.train.split import fits_memory, open_split
 from fasteraa.train.trainer import train
-from fasteraa.train.worker_batches import LoaderFeed, make_feed, plain_batches
+from fasteraa.train.worker_batches import LoaderFeed, _Partners, _Training, make_feed, plain_batches
 
 CPU = torch.device("cpu")
 
@@ -90,6 +91,27 @@ def test_every_image_once_with_its_label_and_as_load_decodes_it(folder, tiny):
     expected = {bytes(image.numpy()): int(label) for image, label in zip(loaded.images, loaded.labels, strict=True)}
     found = {bytes(image.numpy()): int(label) for image, label in zip(images, labels, strict=True)}
     assert found == expected
+
+
+@pytest.mark.parametrize("filter_", ["bilinear", "bicubic"])
+def test_images_are_scaled_by_the_filter_that_was_asked_for(folder, tiny, filter_, monkeypatch):
+    """In files as in memory: test images, training images and partners."""
+    ask = {"size": 16, "interpolation": filter_}
+    memory = open_split(folder, **ask)
+    monkeypatch.setattr(split_module, "fits_memory", lambda *_: False)
+    files = open_split(folder, **ask)
+    assert isinstance(files.held_out, LazyImageSet)
+    recipe = replace(tiny, batch_size=8, input_size=12)
+    one, other = (
+        torch.cat([images for images, _ in plain_batches(s.held_out, recipe, 4, CPU)]) for s in (memory, files)
+    )
+    assert torch.equal(one, other)
+    images, _ = whole_epoch(LoaderFeed(files.train, named("none"), replace(tiny, batch_size=8), 0, CPU, 0))
+    expected = {bytes(image.numpy()) for image in memory.train.images}
+    assert {bytes(image.numpy()) for image in images} == expected
+    assert bytes(to_tensor(_Partners(files.train, whole=False)[3]).numpy()) in expected
+    crop = _Training(files.train, named("none"), replace(tiny, crop_kind="resized")).crop
+    assert crop.interpolation.value == filter_
 
 
 def test_the_policy_sees_the_whole_image_before_the_resized_crop(folder, tiny):

@@ -77,7 +77,7 @@ def race_command(
     seconds = math.inf if run_minutes is None else 60 * run_minutes
     result = race(
         policies,
-        train=Command(words, partial(_write, to), suffix, seconds),
+        train=Command(words, partial(_write, to), suffix=suffix, target=to, seconds=seconds),
         seeds=seeds,
         maximize=maximize,
         race=None if race_minutes is None else RaceConfig.make({"minutes": race_minutes}),

@@ -25,6 +25,7 @@ from fasteraa.train.recipe import (
     finetune_recipe,
     image_side,
     interpolation,
+    with_settings,
 )
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Engine, Runner, make_runner
@@ -93,7 +94,7 @@ def set_up(
         if recipe is None:
             recipe = choose_recipe(len(split.train), min(split.train.size), device, network)
             check_network_builds(recipe.network, min(split.train.size), False, "")
-        recipe = check_body(TrainRecipe.make({**recipe.plain(), **(train or {})}))
+        recipe = check_body(with_settings(recipe, train or {}))
         ranks.check_alike(_facts(recipe, split))
         ranks.check_shares(min(recipe.batch_size, len(split.train)), recipe.accumulate)
         if ranks.is_first:

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from fasteraa.data import ImageSet, stratify
-from fasteraa.data.decode import Look, Window, pixels, upright, why
+from fasteraa.data.decode import Look, Window, fit, pixels, resampling, upright, why
 from fasteraa.data.labels import Labels
 from fasteraa.data.materialize import LoadOptions, allowed_broken, check_budget, common_range, gather
 from fasteraa.data.source import Listing
@@ -73,6 +73,10 @@ class LazyImageSet:
     def read(self, place: int) -> Image.Image:
         """The whole image, upright and RGB. May raise anything that Pillow raises."""
         return upright(self.listing.read(int(self.index[place])), self.look)
+
+    def fitted(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
+        """Scaled to cover the size, by the set's own filter, and cropped to the centre."""
+        return fit(image, size, resampling(self.look))
 
     def pixels(self, place: int) -> Tensor:
         """uint8 (3, H, W) at the set's size: scaled to cover it, cropped to the centre."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from fasteraa.errors import ConfigError
 from fasteraa.nets.backbone import Backbone
 from fasteraa.nets.weights import load_weights, read_weights
+from fasteraa.runtime.packages import quiet_hub
 
 PREFIX = "timm:"
 
@@ -75,16 +77,19 @@ class TimmBackbone(Backbone):
             self._load(timm, name, weights)
 
     def _load(self, timm: Any, name: str, weights: Path) -> None:
-        """A head of the same size is taken along, one of another size is replaced."""
+        """A linear head of the same size is taken along; one of another size, or with more to it, is replaced."""
         config = timm.get_pretrained_cfg(name)
         heads = config.classifier if config is not None and config.classifier else "classifier"
         heads = (heads,) if isinstance(heads, str) else tuple(heads)
         tensors = _at_this_size(self.body, read_weights(weights))
-        left = load_weights(self.body, tensors, heads, f"{str(weights)!r}")
         ours = dict(self.classifier.named_parameters())
-        head = {part: tensors[f"{heads[0]}.{part}"] for part in ours if f"{heads[0]}.{part}" in left}
-        if all(part in head and head[part].shape == ours[part].shape for part in ours):
-            self.classifier.load_state_dict(head)
+        head = {f"{heads[0]}.{part}": part for part in ours}
+        is_linear = not tensors.keys() - self.body.state_dict().keys() - head.keys()
+        if not is_linear:
+            heads += _head_names(name)
+        left = load_weights(self.body, tensors, heads, f"{str(weights)!r}")
+        if is_linear and all(full in left and tensors[full].shape == ours[part].shape for full, part in head.items()):
+            self.classifier.load_state_dict({part: tensors[full] for full, part in head.items()})
 
     def feature_map(self, x: Tensor) -> Tensor:
         features: Tensor = self.body.forward_features(x)
@@ -114,6 +119,14 @@ def _at_this_size(body: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**tensors, "pos_embed": resample_abs_pos_embed(given, list(grid), num_prefix_tokens=prefix)}
 
 
+@lru_cache(maxsize=16)
+def _head_names(name: str) -> tuple[str, ...]:
+    """Tensors of the whole network that the one without classes has not: some heads have a norm, or are several."""
+    with torch.random.fork_rng(devices=[]):  # the networks are built for their names alone
+        body, whole = (_timm().create_model(name, num_classes=classes).state_dict() for classes in (0, 2))
+    return tuple(each for each, tensor in whole.items() if each not in body or body[each].shape != tensor.shape)
+
+
 def check_size(network: Backbone, name: str, side: int) -> None:
     """Whether it takes images of that side: some of timm's are made for one, and say so where they are used."""
     training = network.training
@@ -138,7 +151,10 @@ def _check_name(timm: Any, name: str) -> None:
 
 def _made(timm: Any, name: str, pretrained: bool, size: dict[str, int]) -> Any:
     try:
-        return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
+        with quiet_hub():
+            if pretrained:
+                _check_download(timm.get_pretrained_cfg(name))
+            return timm.create_model(name, pretrained=pretrained, num_classes=0, **size)
     except ConfigError:
         raise
     except Exception as error:
@@ -149,6 +165,21 @@ def _made(timm: Any, name: str, pretrained: bool, size: dict[str, int]) -> Any:
                 "(--weights)"
             ) from error
         raise ConfigError(f"timm could not build {name!r}: {reason}") from error
+
+
+def _check_download(config: Any) -> None:
+    """Asks the hub once for weights that are not here: timm would try to reach it for most of a minute."""
+    if config is None or not config.hf_hub_id:
+        return
+    try:
+        from huggingface_hub import HfApi, try_to_load_from_cache
+    except ModuleNotFoundError:  # timm then downloads from elsewhere, or says so
+        return
+    repository, _, revision = config.hf_hub_id.partition("@")
+    files = [config.hf_hub_filename] if config.hf_hub_filename else ["model.safetensors", "pytorch_model.bin"]
+    here = (try_to_load_from_cache(repository, file, revision=revision or None) for file in files)
+    if not any(isinstance(path, str) for path in here):
+        HfApi().file_exists(repository, files[0], revision=revision or None)  # raises where nothing can be reached
 
 
 def _timm() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 import zipfile
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from fasteraa.runtime.checkpoint import is_compressed, too_large
 from fasteraa.runtime.documents import cut, quoted
 
 _NAMED = 4  # tensors that an error names
+_OLD = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of torch.save before version 1.6 begin
+_WRAPPERS = ("module.", "_orig_mod.")  # before every name of a network in DistributedDataParallel, of a compiled one
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -31,11 +34,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
             content: Any = load_file(path)
         else:
-            if not zipfile.is_zipfile(path):
-                raise ValueError("it is no file of torch.save, or an old or a damaged one")
-            if is_compressed(path):  # a small file could become a large one
-                raise ValueError("it is compressed, which torch.save never does")
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(_file_of_torch(path), map_location="cpu", weights_only=True)
     except ModuleNotFoundError as error:
         raise ConfigError("weights in .safetensors need the package safetensors: pip install safetensors") from error
     except pickle.UnpicklingError as error:  # torch's own words advise to execute it
@@ -57,7 +56,24 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise ConfigError(
             f"of the weights {str(path)!r}, the tensor {quoted(broken[0])} holds values that are not finite"
         )
-    return {str(name): tensor for name, tensor in content.items()}
+    tensors = {str(name): tensor for name, tensor in content.items()}
+    for prefix in _WRAPPERS:
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def _file_of_torch(path: Path) -> Path | io.BytesIO:
+    """In the zip format, or in the old one. ValueError where it is neither."""
+    if zipfile.is_zipfile(path):
+        if is_compressed(path):  # a small file could become a large one
+            raise ValueError("it is compressed, which torch.save never does")
+        return path
+    with path.open("rb") as file:
+        if file.read(len(_OLD)) != _OLD:
+            raise ValueError("it is no file of torch.save, or a damaged one")
+        file.seek(0)
+        return io.BytesIO(file.read())  # a file takes memory for all that is asked for, this for what is there
 
 
 def load_weights(network: nn.Module, tensors: dict[str, Tensor], head: Sequence[str], where: str) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ from fasteraa.errors import PolicyError
 from fasteraa.policy.hub_card import PREVIEW, card
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.files import replacing, write_atomic
+from fasteraa.runtime.packages import quiet_hub
 
 FILE = "policy.json"
 
@@ -94,15 +94,11 @@ def _api(endpoint: str | None, token: str | bool | None) -> Any:
 @contextmanager
 def _explain_hub_error(what: str) -> Iterator[None]:
     """One sentence for whatever the hub, the network or the name of the repository is to blame for."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it would report each of its tries
     try:
-        yield
+        with quiet_hub():
+            yield
     except PolicyError:
         raise
     except Exception as error:  # its errors, and those of the HTTP library beneath, have no base in common
         why = " ".join(str(error).split()) or type(error).__name__
         raise PolicyError(f"{what}: {why}") from error
-    finally:
-        logger.setLevel(level)

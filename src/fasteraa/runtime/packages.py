@@ -1,9 +1,15 @@
-"""Whether torchvision fits torch: one that does not would end a search after its last epoch, with a long traceback."""
+"""Other packages: whether torchvision fits torch, and a hub that does not talk.
+
+A torchvision that does not fit would end a search after its last epoch, with a long traceback.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fasteraa.errors import ConfigError
@@ -63,3 +69,15 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "of an unknown version"
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Without the lines of huggingface_hub about each of its tries: what it raises in the end says it all."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

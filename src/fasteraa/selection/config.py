@@ -113,12 +113,12 @@ def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceCon
 
 def fine_tuning(config: SearchConfig, race: RaceConfig) -> TrainRecipe:
     """The training that is to come, as it is: crop and flip come with it, for every policy."""
-    from fasteraa.train.recipe import finetune_recipe
+    from fasteraa.train.recipe import finetune_recipe, with_settings
 
     network = race.network or "auto"
     recipe = finetune_recipe(network, pretrained=race.pretrained, weights=race.weights, side=config.size)
     recipe = replace(recipe, epochs=race.epochs or recipe.epochs, flip=config.flip)
-    recipe = replace(recipe, **race.train)
+    recipe = with_settings(recipe, race.train)
     return probing(recipe) if race.judge == "probe" else recipe
 
 

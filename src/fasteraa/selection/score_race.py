@@ -1,7 +1,7 @@
 """A race by any training: scores of a function or of the user's command, round by round, paired by seed.
 
 Every round gives each candidate that is left one more seed; the better half stays, and `none`. Lower is better. What is
-not probably better than `none` is not chosen.
+not probably better than `none` is not chosen. A round that time cut off counts if `none` and another have finished it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +25,13 @@ from fasteraa.runtime.documents import cut, read_json
 from fasteraa.runtime.files import as_file_name, sealed, unsealed, write_atomic
 from fasteraa.selection.race import check_candidates
 from fasteraa.selection.ranking import PROBABLY, percent
-from fasteraa.train.command import Command, TrainingFailed, finite
+from fasteraa.train.command import Command, NoTimeLeft, TrainingFailed, finite
 from fasteraa.train.statistics import Estimate, paired, residual_spread, student_cdf
 
 Train = Callable[..., float]  # (policy, seed, out) -> score; a command takes gpu= as well
 Say = Callable[[str], None]
 _Outcome = tuple[float, float] | TrainingFailed  # score and seconds, or why there is none
+_HANGS = (10, 600.0)  # a command ends after so many times the longest finished run, and not before so many seconds
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class _Scores:
     folder: Path
     key: str
     sign: float
+    longest: float = 0.0  # seconds of the longest finished run
 
     def path(self, candidate: Candidate, seed: int) -> Path:
         text = json.dumps([self.key, candidate.policy.hash, seed])
@@ -101,7 +103,10 @@ class _Scores:
         if not file.is_file():
             return None
         try:
-            return self.sign * finite(unsealed(read_json(file))["score"], str(file))
+            content = unsealed(read_json(file))
+            score = self.sign * finite(content["score"], str(file))
+            self.longest = max(self.longest, finite(content["seconds"], str(file)))
+            return score
         except (ValueError, KeyError, TypeError, RunError) as error:
             if isinstance(error, RunError) and isinstance(error.__cause__, OSError):
                 raise
@@ -110,6 +115,7 @@ class _Scores:
             ) from error
 
     def write(self, candidate: Candidate, seed: int, score: float, seconds: float) -> None:
+        self.longest = max(self.longest, seconds)
         content: dict[str, Any] = {"label": candidate.label, "policy": candidate.policy.hash, "seed": seed}
         content |= {"score": self.sign * score, "seconds": round(seconds, 2)}
         write_atomic(self.path(candidate, seed) / "result.json", json.dumps(sealed(content), indent=1) + "\n")
@@ -125,35 +131,61 @@ def race_scores(
     jobs: int = 1,
     maximize: bool = False,
     seconds: float = math.inf,
+    until: float = math.inf,
     gpus: Sequence[str] = (),
     say: Say = lambda text: None,
 ) -> ScoreResult:
-    """Run, eliminate, decide. Finished runs are in the folder and are never run again."""
+    """Run, eliminate, decide. Finished runs are in the folder and are never run again.
+
+    After `seconds` no run begins, those of the first round excepted. `until` (time.time()) ends everything, commands
+    that are under way too.
+    """
     check_candidates(candidates)
     if seeds < 1 or jobs < 1:
         raise ConfigError(f"seeds and jobs must be at least 1, got {seeds} and {jobs}")
     if not any(each.label == "none" for each in candidates):
         raise RaceError("a race needs 'none' among its candidates: it is what the others must beat")
-    cache, end = _Scores(folder, key, -1.0 if maximize else 1.0), time.monotonic() + seconds
+    cache, end = _Scores(folder, key, -1.0 if maximize else 1.0), min(time.time() + seconds, until)
     scores: dict[str, dict[int, float]] = {each.label: {} for each in candidates}
     failures: dict[str, str] = {}
     alive = list(candidates)
     for seed in range(seeds):
-        if seed and time.monotonic() >= end:
+        if seed and time.time() >= end:
             say(f"time is up after {seed} of {seeds} rounds")
             break
         say(f"race, round {seed + 1} of {seeds}: {len(alive)} candidates")
-        for candidate, score in _run(alive, seed, train, cache, jobs, gpus, end, say):
-            if isinstance(score, str):
-                failures[candidate.label] = score
-            else:
+        ends, late = _Ends(end if seed else until, until), False
+        for candidate, score in _run(alive, seed, train, cache, jobs, gpus, ends, say):
+            if not isinstance(score, TrainingFailed):
                 scores[candidate.label][seed] = score
+            else:
+                cut_off = isinstance(score, NoTimeLeft)
+                late = late or cut_off
+                if not (cut_off and scores[candidate.label]):
+                    failures[candidate.label] = str(score)
         alive = _survivors([each for each in alive if each.label not in failures], scores, seed)
-        if "none" in failures or not alive:
+        if "none" in failures or not alive or late:
             break
     if not scores["none"]:
         raise RaceError(f"the run without augmentation gave no score: {failures.get('none', 'time was up')}")
+    _drop_cut_off(scores, say)
     return _result(candidates, scores, failures, maximize, folder)
+
+
+class _Ends(NamedTuple):
+    """Moments (time.time()) after which no run begins, and at which commands are ended."""
+
+    begin: float
+    hard: float
+
+
+def _drop_cut_off(scores: Mapping[str, dict[int, float]], say: Say) -> None:
+    """The last round, where nothing can be compared in it: it would eliminate all that had no time."""
+    last = max(seed for each in scores.values() for seed in each)
+    if last and (last not in scores["none"] or sum(last in each for each in scores.values()) < 2):
+        say(f"round {last + 1} was cut off and does not count: nothing in it can be compared with none")
+        for each in scores.values():
+            each.pop(last, None)
 
 
 def _survivors(alive: Sequence[Candidate], scores: Mapping[str, Mapping[int, float]], seed: int) -> list[Candidate]:
@@ -171,9 +203,9 @@ def _run(
     cache: _Scores,
     jobs: int,
     gpus: Sequence[str],
-    end: float,
+    ends: _Ends,
     say: Say,
-) -> Iterator[tuple[Candidate, float | str]]:
+) -> Iterator[tuple[Candidate, float | TrainingFailed]]:
     """Scores as they come, cached ones first; the reason in the place of a score that is not there."""
     missing = []
     for candidate in alive:
@@ -182,10 +214,11 @@ def _run(
             missing.append(candidate)
         else:
             yield candidate, score
-    for candidate, outcome in _trained(missing, seed, train, cache, jobs, gpus, end if seed else math.inf):
+    for candidate, outcome in _trained(missing, seed, train, cache, jobs, gpus, ends):
         if isinstance(outcome, TrainingFailed):
-            say(f"  {candidate.label}, seed {seed}: failed, {outcome}")
-            yield candidate, str(outcome)
+            failed = "" if isinstance(outcome, NoTimeLeft) else "failed, "
+            say(f"  {candidate.label}, seed {seed}: {failed}{outcome}")
+            yield candidate, outcome
         else:
             say(f"  {candidate.label}, seed {seed}: {cache.sign * outcome[0]:.6g} ({outcome[1]:.0f} s)")
             yield candidate, outcome[0]
@@ -198,26 +231,26 @@ def _trained(
     cache: _Scores,
     jobs: int,
     gpus: Sequence[str],
-    end: float,
+    ends: _Ends,
 ) -> Iterator[tuple[Candidate, _Outcome]]:
-    """`jobs` at once, each on the GPU with the fewest runs; none is begun after `end`. One alone needs no thread."""
+    """`jobs` at once, each on the GPU with the fewest runs; none begins when time is up. One alone needs no thread."""
     more: Mapping[str, str]
     if jobs == 1:
         more = {"gpu": gpus[0]} if gpus else {}
         for candidate in missing:
-            if time.monotonic() < end:
-                yield candidate, _one(train, candidate, seed, cache, more)
+            if time.time() < ends.begin:
+                yield candidate, _one(train, candidate, seed, cache, ends.hard, more)
         return
     queue, busy = list(missing), Counter[str]()
     waiting: dict[Future[_Outcome], tuple[Candidate, dict[str, str]]] = {}
     pool = ThreadPoolExecutor(jobs)
     try:
-        while waiting or (queue and time.monotonic() < end):
-            while queue and len(waiting) < jobs and time.monotonic() < end:
+        while waiting or (queue and time.time() < ends.begin):
+            while queue and len(waiting) < jobs and time.time() < ends.begin:
                 candidate = queue.pop(0)
                 more = {"gpu": min(gpus, key=lambda gpu: busy[gpu])} if gpus else {}
                 busy.update(more.values())
-                waiting[pool.submit(_one, train, candidate, seed, cache, more)] = candidate, more
+                waiting[pool.submit(_one, train, candidate, seed, cache, ends.hard, more)] = candidate, more
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 candidate, more = waiting.pop(future)
                 busy.subtract(more.values())
@@ -230,14 +263,19 @@ def _trained(
     pool.shutdown()
 
 
-def _one(train: Train, candidate: Candidate, seed: int, cache: _Scores, more: Mapping[str, str]) -> _Outcome:
+def _one(
+    train: Train, candidate: Candidate, seed: int, cache: _Scores, until: float, more: Mapping[str, str]
+) -> _Outcome:
     """A score and its seconds, or why there is none. Without `none` there is no race: it is tried twice."""
     for last in (candidate.label != "none", True):
-        began = time.monotonic()
+        began, limits = time.monotonic(), {}
+        if isinstance(train, Command):
+            times, least = _HANGS
+            limits = {"until": until, "usual": max(least, times * cache.longest) if cache.longest else math.inf}
         try:
-            score = cache.sign * _score(train, candidate, seed, cache.path(candidate, seed), more)
+            score = cache.sign * _score(train, candidate, seed, cache.path(candidate, seed), {**more, **limits})
         except TrainingFailed as error:
-            if last:
+            if last or isinstance(error, NoTimeLeft):
                 return error
         else:
             seconds = time.monotonic() - began
@@ -246,12 +284,13 @@ def _one(train: Train, candidate: Candidate, seed: int, cache: _Scores, more: Ma
     raise AssertionError("unreachable")
 
 
-def _score(train: Train, candidate: Candidate, seed: int, out: Path, more: Mapping[str, str]) -> float:
+def _score(train: Train, candidate: Candidate, seed: int, out: Path, more: Mapping[str, Any]) -> float:
     """Of one run, in a folder that holds nothing of an earlier one."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     try:
-        return finite(train(candidate.policy, seed, out, **more), candidate.label)
+        policy = replace(candidate.policy, name=candidate.label)  # a script may go by the name that a policy was given
+        return finite(train(policy, seed, out, **more), candidate.label)
     except RunError:  # TrainingFailed among them, and Stopped
         raise
     except Exception as error:  # the user's own function may raise anything

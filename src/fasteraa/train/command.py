@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,15 +28,22 @@ from fasteraa.policy.policy import Policy
 from fasteraa.runtime.documents import cut, read_json
 
 PLACEHOLDERS = ("policy", "seed", "out")
-_SCORE = re.compile(r"^\s*score:\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
+_SCORE = re.compile(r"\s*score:\s*(\S+)\s*", re.IGNORECASE)
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # and links and titles: within a line
+_MOVE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # to another place of the terminal: what follows is another line
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")  # other braces are the command's own
 _TAIL = 200_000  # bytes of the output in which a score is looked for
+_QUOTED = 150  # characters of the last line that an error shows
 _SCRIPTS = frozenset((".py", ".sh", ".bash", ".r", ".jl", ".lua", ".pl"))
 WritePolicy = Callable[[Policy, Path], None]
 
 
 class TrainingFailed(RunError):
     """A run of the user's training gave no score; the others continue."""
+
+
+class NoTimeLeft(TrainingFailed):
+    """The limit on the whole race ended it: this says nothing about the policy."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class Command:
     words: tuple[str, ...]
     write_policy: WritePolicy
     suffix: str = ".json"
+    target: str = "json"
     seconds: float = math.inf
     _live: set[subprocess.Popen[bytes]] = field(default_factory=set, compare=False, repr=False)
     _stopped: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
@@ -66,15 +75,29 @@ class Command:
 
     @property
     def key(self) -> str:
-        """What makes it another training, for the cache: its words, and what is in the scripts among them."""
+        """What makes it another training, for the cache: its words, the scripts among them, the format of policies."""
         scripts = [Path(word) for word in self.words if Path(word).suffix.lower() in _SCRIPTS and Path(word).is_file()]
         contents = [hashlib.sha256(script.read_bytes()).hexdigest() for script in scripts]
-        return json.dumps([list(self.words), self.suffix, contents])
+        return json.dumps([list(self.words), self.target, contents])
 
-    def __call__(self, policy: Policy, seed: int, out: Path, gpu: str | None = None) -> float:
-        """Run it and read its score; everything it prints is in `log.txt` of its folder."""
+    def __call__(
+        self,
+        policy: Policy,
+        seed: int,
+        out: Path,
+        gpu: str | None = None,
+        usual: float = math.inf,
+        until: float = math.inf,
+    ) -> float:
+        """Run it and read its score; everything it prints is in `log.txt` of its folder.
+
+        It is ended after `seconds`, or where no such limit was given after the `usual` ones, and `until` (time.time()).
+        """
         if self._stopped.is_set():
             raise TrainingFailed("it was stopped")
+        limit, left = usual if math.isinf(self.seconds) else self.seconds, until - time.time()
+        if left <= 0:
+            raise NoTimeLeft("not run, time was up")
         out = out.resolve()
         file = out / f"policy{self.suffix}"
         self.write_policy(policy, file)
@@ -95,14 +118,19 @@ class Command:
             if self._stopped.is_set():  # meanwhile
                 end(process)
             try:
-                code = process.wait(None if math.isinf(self.seconds) else self.seconds)
+                code = process.wait(None if math.isinf(min(limit, left)) else min(limit, left))
             except subprocess.TimeoutExpired:
-                raise TrainingFailed(f"it took longer than {self.seconds:g} s; its output is in {log}") from None
+                if left < limit:
+                    raise NoTimeLeft(f"ended after {left:.0f} s, time was up; its output is in {log}") from None
+                how = ", far longer than the others (--run-minutes allows more)" if math.isinf(self.seconds) else ""
+                raise TrainingFailed(f"it took longer than {limit:g} s{how}; its output is in {log}") from None
             finally:
                 end(process)
                 self._live.discard(process)
         if code:
-            raise TrainingFailed(f"it ended with exit code {code}; its output is in {log}")
+            last = next((line for line in reversed(_lines(log)) if line.strip()), "")
+            why = f" ({cut(last.strip(), _QUOTED)})" if last else ""
+            raise TrainingFailed(f"it ended with exit code {code}{why}; its output is in {log}")
         return read_score(out, log)
 
     def stop(self) -> None:
@@ -132,12 +160,18 @@ def read_score(out: Path, log: Path) -> float:
             if isinstance(error, TrainingFailed):
                 raise
             raise TrainingFailed(f'{file} must hold {{"score": NUMBER}} ({cut(error, 100)})') from error
+    for line in reversed(_lines(log)):
+        if found := _SCORE.fullmatch(line[line.rfind("]score:") + 1 :]):  # a progress bar that was not closed ends in ]
+            return finite(found[1], str(log))
+    raise TrainingFailed(f"it printed no line 'score: NUMBER' and wrote no score.json; its output is in {log}")
+
+
+def _lines(log: Path) -> list[str]:
+    """The last lines, as a terminal shows them: a progress bar returns to the start of its line."""
     with log.open("rb") as written:
         written.seek(max(0, log.stat().st_size - _TAIL))
-        lines = _SCORE.findall(written.read().decode(errors="replace"))
-    if not lines:
-        raise TrainingFailed(f"it printed no line 'score: NUMBER' and wrote no score.json; its output is in {log}")
-    return finite(lines[-1], str(log))
+        text = written.read().decode(errors="replace")
+    return _MOVE.sub("\n", _COLOUR.sub("", text)).splitlines()
 
 
 def finite(value: object, where: str) -> float:

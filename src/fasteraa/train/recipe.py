@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from fasteraa.errors import ConfigError, choices_hint
 from fasteraa.nets import choose_network, preprocessing
@@ -161,6 +163,15 @@ def finetune_recipe(
         crop_kind="resized",
         order="crop-first",
     )
+
+
+_SGD = {"learning_rate": 0.01, "weight_decay": 1e-4}  # what suits it where a network begins with weights
+
+
+def with_settings(recipe: TrainRecipe, settings: Mapping[str, Any]) -> TrainRecipe:
+    """The recipe with these instead of its own. SGD fine-tunes by rates of its own, unless they are given."""
+    to_sgd = recipe.fine_tunes and (recipe.optimizer, settings.get("optimizer")) == ("adamw", "sgd")
+    return TrainRecipe.make({**recipe.plain(), **(_SGD if to_sgd else {}), **settings})
 
 
 def check_one_of_both(pretrained: bool, weights: str) -> None:

@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torchvision.transforms import v2
 
 from fasteraa.data import ImageSet
-from fasteraa.data.decode import fit
 from fasteraa.data.lazy_set import Images, LazyImageSet
 from fasteraa.errors import ConfigError, DataError
 from fasteraa.images import to_tensor
@@ -145,7 +144,8 @@ class _Training(Dataset[Item]):
             None if is_idle(policy) else policy.transform(pool=_Partners(data, self.resized), epochs=recipe.epochs)
         )
         self.crop_first = recipe.order == "crop-first"
-        self.crop = v2.RandomResizedCrop(recipe.input_size or data.size, AREAS, RATIOS)
+        filter_ = v2.InterpolationMode(data.look.interpolation)
+        self.crop = v2.RandomResizedCrop(recipe.input_size or data.size, AREAS, RATIOS, filter_)
         self.flip = v2.RandomHorizontalFlip() if recipe.flip else v2.Identity()
 
     def set_epoch(self, number: int) -> None:
@@ -165,7 +165,7 @@ class _Training(Dataset[Item]):
 
     def _augmented(self, image: Any) -> Tensor:
         if not self.resized:
-            image = fit(image, self.data.size)
+            image = self.data.fitted(image, self.data.size)
         if self.crop_first:
             image = self.flip(self.crop(image) if self.resized else image)
             return to_tensor(image if self.policy is None else self.policy(image))
@@ -187,7 +187,7 @@ class _Partners:
         for shift in range(_NEIGHBOURS):
             image = _tried(self.data, (place + shift) % len(self.data))
             if image is not None:
-                return image if self.whole else fit(image, self.data.size)
+                return image if self.whole else self.data.fitted(image, self.data.size)
         raise DataError(f"{_NEIGHBOURS} images in a row cannot be read, from {self.data.where(place)} on")
 
 
@@ -208,7 +208,7 @@ class _Measuring(Dataset[Item]):
             blank = (self.side, self.side) if self.side else self.data.size
             return torch.zeros(3, *blank, dtype=torch.uint8), -1, place
         height, width = self.data.size
-        larger = fit(image, (round(self.scale * height), round(self.scale * width)))
+        larger = self.data.fitted(image, (round(self.scale * height), round(self.scale * width)))
         inner = [self.side or height, self.side or width]
         return to_tensor(v2.functional.center_crop(larger, inner)), self.labels[place], place
 
