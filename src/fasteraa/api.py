@@ -458,7 +458,7 @@ def _measured_per_op(setup: Setup, contenders: Sequence[Contender], folder: Path
     from fasteraa.report.comparison import publish_per_op
 
     try:
-        publish_per_op(per_op(setup.runner, setup.split, setup.recipe, contenders, until), folder)  # type: ignore[arg-type]
+        publish_per_op(per_op(setup.runner, setup.split, setup.recipe, contenders, until), folder)
     except OutOfTime:
         say("per operation: time is up, nothing was measured; give the same command again to continue")
 

@@ -187,7 +187,7 @@ def test_nothing_is_compiled_and_as_many_trainings_go_side_by_side_as_asked_for(
     run([Proposes(*TWO)], jobs=3)
     run([Proposes(*TWO)])
     assert [runner.settings for runner in scripted.made] == [
-        {"device": "cpu", "jobs": jobs, "compile": False} for jobs in (3, None)
+        {"device": "cpu", "jobs": jobs, "devices": None, "address": None, "compile": False} for jobs in (3, None)
     ]
 
 

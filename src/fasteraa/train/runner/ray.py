@@ -46,6 +46,8 @@ class RayRunner(CachingRunner):
     `device="cpu"` leaves the GPUs of the cluster alone.
     """
 
+    takes = ("device", "address", "jobs", "compile", "command")
+
     def __init__(
         self,
         cache: RunCache,
@@ -63,9 +65,6 @@ class RayRunner(CachingRunner):
         self._wants, self._address = device, address or "auto"
         self._given = (compile, command)
         self._cluster: _Cluster | None = None
-
-    def __enter__(self) -> RayRunner:
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self._cluster is not None:
