@@ -52,9 +52,10 @@ class Engine:
     address: str | None = None  # of a cluster's head
 
     def __post_init__(self) -> None:
-        taken = _settings_of(RUNNERS.load(self.name), self.name)
-        for name in ("jobs", "devices", "address"):
-            if getattr(self, name) is not None and name not in taken:
+        given = [name for name in ("jobs", "devices", "address") if getattr(self, name) is not None]
+        taken = _settings_of(RUNNERS.load(self.name), self.name) if given else ()  # which takes seconds to import
+        for name in given:
+            if name not in taken:
                 owners = [each for each in RUNNERS.builtin if name in _settings_of(RUNNERS.load(each), each)]
                 raise ConfigError(f"--{name} is for --engine {' or '.join(owners)}, got --engine {self.name}")
 
