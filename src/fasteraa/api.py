@@ -91,11 +91,11 @@ def search(
     `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
     Dataset of (image, label) or (image, mask)); None is the embedded sample. Without a race (`race=False`, or images
     with masks) the policy is that of the first method, with masks of the first that trains nothing; `training` is then
-    what that method trains, if it does, and what this may cost. With `out` everything is kept in that folder, and `resume`
-    continues a run found there. `minutes` limits everything together. With `RaceConfig(trainings=N)` the same seed and
-    settings give the same policy on the same machine. Trainings use every GPU of the machine (`devices="0,1"`: these),
-    or with `engine="ray"` the cluster at `address`. Under torchrun all ranks share the gradient search; the first races
-    and writes, the others return what the gradient search found.
+    what that method trains, if it does, and what this may cost. With `out` everything is kept in that folder, and
+    `resume` continues a run found there. `minutes` limits everything together. With `RaceConfig(trainings=N)` the same
+    seed and settings give the same policy on the same machine. Trainings use every GPU of the machine (`devices="0,1"`:
+    these), or with `engine="ray"` the cluster at `address`. Under torchrun all ranks share the gradient search; the
+    first races and writes, the others return what the gradient search found.
     """
     config, progress = config or SearchConfig(), progress or Silent()
     settings = RaceConfig() if race is True else race or None
