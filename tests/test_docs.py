@@ -498,6 +498,12 @@ def test_the_tutorial_works(photos, fasteraa, monkeypatch):
     assert not set(names["held_out"]) & set(names["training"])
 
 
+def test_the_table_of_methods_has_every_method():
+    text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| method \| what it proposes \|\n(.*?)\n\n", text, flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^\| `([\w-]+)`", table, flags=re.MULTILINE) == list(METHODS.builtin)
+
+
 # --- the guide to extending ------------------------------------------------------------------------------------------
 
 
