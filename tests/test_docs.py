@@ -17,18 +17,22 @@ import typer
 import yaml
 from PIL import Image
 
+import fasteraa
 from fasteraa.cli.app import app
 from fasteraa.data import load
 from fasteraa.data.resolve import SOURCES
+from fasteraa.errors import ConfigError
 from fasteraa.methods import METHODS
 from fasteraa.methods.faster_aa.objective import penalty_gradient
 from fasteraa.nets import Critic
 from fasteraa.ops import OPS
 from fasteraa.policy import Policy
+from fasteraa.runtime import registry
 from fasteraa.testing.methods import check_method
 from fasteraa.testing.ops import CHECKS, parity
+from fasteraa.testing.runners import check_runner
 from fasteraa.testing.sources import check_source
-from fasteraa.train.runner import RUNNERS
+from fasteraa.train.runner import RUNNERS, local
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -494,6 +498,12 @@ def test_the_tutorial_works(photos, fasteraa, monkeypatch):
     assert not set(names["held_out"]) & set(names["training"])
 
 
+def test_the_table_of_methods_has_every_method():
+    text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| method \| what it proposes \|\n(.*?)\n\n", text, flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^\| `([\w-]+)`", table, flags=re.MULTILINE) == list(METHODS.builtin)
+
+
 # --- the guide to extending ------------------------------------------------------------------------------------------
 
 
@@ -545,6 +555,29 @@ def test_the_search_method_of_the_guide_passes_every_check(guide):
     check_method(guide("A search method").Drawn)
     source = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8").split("class Drawn")[1].split("```")[0]
     assert len(source.splitlines()) < 40
+
+
+def test_the_runner_of_the_guide_passes_every_check(guide, monkeypatch, tmp_path):
+    """Also where another package brings it: made by a race and by a comparison."""
+    runner = guide("A runner").InTurn
+    monkeypatch.setattr(local, "_MEASURED_S", 0.0)
+    check_runner(runner)
+    mine = SimpleNamespace(name="in-turn", load=lambda: runner)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [mine] if group == "fasteraa.runners" else [])
+    source = (np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8), np.arange(24) % 2)
+    where = {"engine": "in-turn", "address": "queue:7000", "device": "cpu"}
+    settings = fasteraa.RaceConfig(trainings=6, network="small", epochs=1)
+    assert {row.label for row in fasteraa.race("none,uniform", source, race=settings, **where).table} == {
+        "none",
+        "uniform",
+    }
+    train = {"epochs": 1, "batch_size": 8}
+    compared = fasteraa.compare(
+        source, "none", out=tmp_path, seeds=1, network="small", train=train, command="fasteraa compare", **where
+    )
+    assert compared.missing == 0
+    with pytest.raises(ConfigError, match="--devices is for --engine local, got --engine in-turn"):
+        fasteraa.compare(source, "none", out=tmp_path, devices="0", **where)
 
 
 def test_the_data_source_of_the_guide_passes_every_check(guide, tmp_path):

@@ -1,6 +1,7 @@
 """The house: which room may import which, what is public, and that --help is quick because torch stays out."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,12 @@ def test_a_search_does_not_wait_for_what_it_does_not_need():
 def test_help_does_not_wait_for_torch():
     loaded = modules_after("import fasteraa.cli.app, fasteraa.ops, fasteraa")
     assert not loaded & {"torch", "torchvision", "numpy", "rich"}
+
+
+def test_the_guide_to_extending_lists_the_rooms_in_their_order():
+    text = (Path(__file__).parent.parent / "docs" / "extend.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"imports only the rooms before it \((.*?)\)", text, flags=re.DOTALL)
+    assert re.findall(r"`(\w+)`", listed) == [name for name in ORDER if not name.startswith("_")]
 
 
 def test_public_names():

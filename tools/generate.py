@@ -27,6 +27,13 @@ def export_table() -> str:
     return markdown_table(*table())
 
 
+def runner_settings() -> str:
+    from fasteraa.cli.tables import markdown_table
+    from fasteraa.train.runner import SETTINGS
+
+    return markdown_table(("setting", "what it says"), [(f"`{name}`", text) for name, text in SETTINGS.items()])
+
+
 def cli_help() -> str:
     """Every command with its arguments and options (in our own words, not in those of one version of Typer)."""
     import typer
@@ -176,6 +183,7 @@ MADE: dict[str, Callable[[], str]] = {
     "results-index": results_index,
     "results-errors": results_errors,
     "quality-table": quality_table,
+    "runner-settings": runner_settings,
 }
 
 

@@ -50,6 +50,7 @@ from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, own_
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
 from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, with_critic_weights, write_settings
+from fasteraa.selection.folds import without_training
 from fasteraa.selection.pipeline import propose_and_race
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.result import Result
@@ -89,12 +90,12 @@ def search(
 
     `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
     Dataset of (image, label) or (image, mask)); None is the embedded sample. Without a race (`race=False`, or images
-    with masks) the policy is that of the first method; `training` is then what that method trains, if it does, and what
-    this may cost. With `out` everything is kept in that folder, and `resume`
-    continues a run found there. `minutes` limits everything together. With `RaceConfig(trainings=N)` the same seed and
-    settings give the same policy on the same machine. Trainings use every GPU of the machine (`devices="0,1"`: these),
-    or with `engine="ray"` the cluster at `address`. Under torchrun all ranks share the gradient search; the first races
-    and writes, the others return what the gradient search found.
+    with masks) the policy is that of the first method, with masks of the first that trains nothing; `training` is then
+    what that method trains, if it does, and what this may cost. With `out` everything is kept in that folder, and
+    `resume` continues a run found there. `minutes` limits everything together. With `RaceConfig(trainings=N)` the same
+    seed and settings give the same policy on the same machine. Trainings use every GPU of the machine (`devices="0,1"`:
+    these), or with `engine="ray"` the cluster at `address`. Under torchrun all ranks share the gradient search; the
+    first races and writes, the others return what the gradient search found.
     """
     config, progress = config or SearchConfig(), progress or Silent()
     settings = RaceConfig() if race is True else race or None
@@ -121,7 +122,7 @@ def search(
         with reporting(progress.say):
             data = _load(source, config, judged, device, data_root)
         ranks.check_alike(_facts(config, settings, chosen_methods, data))
-        _check_with_images(config, judged, data, progress.say)
+        _check_with_images(config, judged, data, chosen_methods, progress.say)
         validation = _validation(source, settings, data, data_root, config)
         if folder is not None:
             stack.enter_context(folder.restored_if_refused() if resume else nullcontext())
@@ -292,8 +293,12 @@ def _critic_words(config: SearchConfig) -> str:
     return f"the critic {config.critic} begins with the weights of the race; its norm layers keep their statistics"
 
 
-def _check_with_images(config: SearchConfig, race: RaceConfig | None, data: ImageSet, say: Say) -> None:
+def _check_with_images(
+    config: SearchConfig, race: RaceConfig | None, data: ImageSet, methods: Sequence[Method], say: Say
+) -> None:
     """What suits images is known only when they are read."""
+    if data.masks is not None:
+        without_training(methods, data)
     if race is None:
         return
     if race.network is not None and config.size is None and data.masks is None:
@@ -471,7 +476,7 @@ def _measured_per_op(setup: Setup, contenders: Sequence[Contender], folder: Path
     from fasteraa.report.comparison import publish_per_op
 
     try:
-        publish_per_op(per_op(setup.runner, setup.split, setup.recipe, contenders, until), folder)  # type: ignore[arg-type]
+        publish_per_op(per_op(setup.runner, setup.split, setup.recipe, contenders, until), folder)
     except OutOfTime:
         say("per operation: time is up, nothing was measured; give the same command again to continue")
 

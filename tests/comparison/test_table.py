@@ -34,6 +34,14 @@ def table_of(runner, split, recipe, policies="none,uniform", seeds=2):
     return tabulate(runner.cache, split, contenders, recipe, range(seeds), "cpu")
 
 
+def test_a_comparison_prints_its_rows_the_best_first(runner, split, quick):
+    comparison = table_of(runner, split, quick)
+    assert repr(comparison).endswith("2 policies, 4 runs, 0 missing>")
+    head, *rows = str(comparison).splitlines()
+    assert head.startswith(f"error on {len(split.held_out)} images of ")
+    assert [row.split()[:2] for row in rows] == [["uniform", "20.750"], ["none", "25.750"]]
+
+
 def test_differences_are_paired_by_seed_over_shared_seeds(runner, split, quick):
     table_of(runner, split, quick, seeds=3)
     for name in ("none-2", "uniform-1"):

@@ -303,6 +303,20 @@ def test_the_command(fasteraa, scenes, tmp_path):
     assert "scenes has masks in the place of labels" in error
 
 
+@pytest.mark.parametrize("race", [(), ("--no-race",)])
+def test_methods_that_train_are_refused_before_anything_is_written(fasteraa, scenes, tmp_path, race):
+    code, _, error = fasteraa("search", scenes, "--out", tmp_path / "run", "--methods", "op-effects,dada", *race)
+    assert code == 2
+    assert "'scenes' has masks in their place: op-effects, dada cannot propose a policy" in error
+    assert "--methods faster-aa can" in error
+    assert not list((tmp_path / "run").glob("*.toml"))
+    code, _, error = fasteraa(
+        "search", scenes, "--out", tmp_path / "run", "--methods", "op-effects,faster-aa", "--epochs", 1,
+        "--batch-size", 8, "--device", "cpu",
+    )  # fmt: skip
+    assert code == 0, error
+
+
 def test_one_number_may_be_left_out(fasteraa, scenes, tmp_path):
     arguments = ("search", scenes, "--out", tmp_path / "run", "--epochs", 1, "--batch-size", 8, "--device", "cpu")
     code, _, error = fasteraa(*arguments, "--set", "ignore_index=7")

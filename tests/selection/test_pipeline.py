@@ -14,6 +14,7 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, RaceError, RunError, Stopped
 from fasteraa.methods import Candidate, Method
 from fasteraa.methods.config import SearchConfig
+from fasteraa.methods.dada import Dada
 from fasteraa.methods.op_effects import OpEffects
 from fasteraa.methods.published import Published
 from fasteraa.methods.task import Task
@@ -187,7 +188,7 @@ def test_nothing_is_compiled_and_as_many_trainings_go_side_by_side_as_asked_for(
     run([Proposes(*TWO)], jobs=3)
     run([Proposes(*TWO)])
     assert [runner.settings for runner in scripted.made] == [
-        {"device": "cpu", "jobs": jobs, "compile": False} for jobs in (3, None)
+        {"device": "cpu", "jobs": jobs, "devices": None, "address": None, "compile": False} for jobs in (3, None)
     ]
 
 
@@ -283,12 +284,14 @@ def test_a_first_method_that_trains_needs_no_race(scripted):
 def test_images_with_masks_have_no_race(scripted):
     data = brightness_classes(12)
     masks = (data.images[:, 0] > 100).to(torch.uint8)
-    result = run([Proposes(*TWO), Proposes(name="second")], ImageSet.of_masks(data.images, masks, ("a", "b"), "scenes"))
-    assert result.race is None
-    assert (
-        result.note == "A race trains classifiers, so images with masks have none: this is the first method's policy."
-    )
-    assert (result.chosen, scripted.made) == ("none", [])
+    scenes = ImageSet.of_masks(data.images, masks, ("a", "b"), "scenes")
+    for methods in ([Proposes(*TWO), Proposes(name="second")], [OpEffects(), Dada(), Proposes(*TWO)]):
+        result = run(methods, scenes)
+        assert result.race is None
+        assert (
+            result.note == "A race trains classifiers, so images with masks have none: this is the policy of proposes."
+        )
+        assert (result.chosen, scripted.made) == ("none", [])
 
 
 def copies():

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -207,3 +208,20 @@ def test_a_search_without_a_race_has_the_first_candidate():
     assert replace(result, details={}).finished
     raced = replace(result, race=result_of(trial("b", (5.0,))))
     assert (raced.chosen, len(raced.table)) == ("b", 1)
+    assert repr(raced) == "<Result: b of 2 candidates, raced, 4 images>"
+
+
+def test_what_is_printed_is_the_answer():
+    """Not 250,000 characters of images and policies."""
+    candidates = (Candidate("none", named("none")), Candidate("general", named("general")))
+    race = result_of(trial("general", (5.0, 5.0, 5.0)), trial("none", (6.0, 7.0, 6.5)))
+    result = Result(named("general"), candidates, brightness_classes(400), race=race, folder=Path("runs/photos"))
+    assert repr(result) == "<Result: general of 2 candidates, raced, 400 images, in 'runs/photos'>"
+    answer, table = str(result).split("\n\n")
+    assert answer.startswith("Use general: 5.0% held-out error against 6.5% without augmentation")
+    assert [line.split()[0] for line in table.splitlines()] == ["error", "general", "none"]
+    assert str(race) == str(result)
+    assert repr(race) == "<RaceResult: general of 2 candidates>"
+    assert repr(result.policy).startswith("<Policy general: sub-policies ")
+    alone = replace(result, race=None, note="There was no race: why.")
+    assert str(alone) == "Use none: it is what its method proposes, and was not raced. There was no race: why."

@@ -9,7 +9,7 @@ import pytest
 
 from fasteraa.testing.runners import ScriptedRunner, by_key, check_runner, small_jobs
 from fasteraa.train.run_cache import RunCache
-from fasteraa.train.runner import RUNNERS, local, make_runner
+from fasteraa.train.runner import RUNNERS, local
 from fasteraa.train.runner.local import LocalRunner
 
 
@@ -21,15 +21,14 @@ def quick_estimates(monkeypatch):
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("name", [name for name in RUNNERS.names() if name != "ray"])  # test_ray_runner.py has it
 def test_every_runner(name, jobs):
-    check_runner(lambda cache: make_runner(name, cache, device="cpu", jobs=jobs))
+    check_runner(name, jobs=jobs)
 
 
 # --- runners with one mistake each -----------------------------------------------------------------------------------
 
 
 class Broken(LocalRunner):
-    def __init__(self, cache):
-        super().__init__(cache, device="cpu", jobs=1)
+    """Whatever is taken from it."""
 
 
 class RoundsItsLosses(Broken):
@@ -112,7 +111,7 @@ class LeavesAProcess(Broken):
 def test_a_runner_with_a_mistake_is_found_out(broken, words):
     try:
         with pytest.raises(AssertionError, match=words):
-            check_runner(broken)
+            check_runner(broken, jobs=1)
     finally:
         for process in LeavesAProcess.left:
             process.kill()
@@ -129,7 +128,7 @@ def test_a_job_that_was_in_the_cache_is_what_its_record_says():
                 yield job, replace(outcome, error=outcome.record["error_top5"]) if outcome.error == 12.5 else outcome
 
     with pytest.raises(AssertionError, match="a job that was in the cache was run again"):
-        check_runner(TrainsAgain)
+        check_runner(TrainsAgain, jobs=1)
 
 
 # --- the runner without trainings ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from fasteraa.runtime import cluster as cluster_module
 from fasteraa.runtime.cluster import check_versions, versions
 from fasteraa.testing.runners import SMALL, check_runner, small_jobs
 from fasteraa.train.run_cache import RunCache
-from fasteraa.train.runner import Engine, local, make_runner
+from fasteraa.train.runner import Engine, local
 from fasteraa.train.runner import ray as module
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.runner.ray import RayRunner
@@ -131,7 +131,7 @@ def ray(monkeypatch):
 
 
 def test_what_a_runner_must_do(ray):
-    check_runner(lambda cache: make_runner("ray", cache, device="cpu"))
+    check_runner("ray")
 
 
 def test_images_are_sent_once_and_actors_stay(ray, tmp_path):
@@ -353,7 +353,7 @@ def actors():
 @pytest.mark.alone
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_cluster_does_what_a_runner_must(cluster):
-    check_runner(lambda cache: make_runner("ray", cache, device="cpu", address=cluster.address))
+    check_runner("ray", address=cluster.address)
 
 
 @pytest.mark.alone

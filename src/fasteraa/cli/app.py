@@ -53,6 +53,7 @@ from fasteraa.cli.options import (
     Window,
 )
 from fasteraa.cli.race import WithCommand, command_after
+from fasteraa.methods import DEFAULT_METHODS, METHODS
 
 _ORDER = (
     *("search", "race", "show", "preview", "report", "compare", "evaluate", "export", "apply", "data", "hub", "import"),
@@ -135,7 +136,8 @@ def search_command(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="What proposes policies, with commas between.", show_default="faster-aa,op-effects,published"
+            help=f"What proposes policies, with commas between: {', '.join(METHODS.builtin)}.",
+            show_default=",".join(DEFAULT_METHODS),
         ),
     ] = None,
     race: Annotated[

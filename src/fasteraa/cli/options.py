@@ -94,7 +94,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Devices = Annotated[
     str | None, typer.Option(help="Trainings go to these GPUs, such as 0,1 (default: to all of the machine).")
 ]
-EngineName = Annotated[str, typer.Option("--engine", help="What trains: local (this machine) or ray (a cluster).")]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="What trains: local (this machine), ray (a cluster) or another package's.")
+]
 Address = Annotated[
     str | None, typer.Option(help="ray: HOST:PORT of the cluster's head, or auto (default: the one of this machine).")
 ]

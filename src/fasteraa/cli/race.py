@@ -62,7 +62,6 @@ def race_command(
 ) -> None:
     from fasteraa.api import race
     from fasteraa.export import TARGETS
-    from fasteraa.report.summary import summarise_scores
     from fasteraa.runtime.progress import Silent, for_this_terminal
     from fasteraa.runtime.run_folder import RunFolder
     from fasteraa.selection.config import RaceConfig
@@ -91,7 +90,7 @@ def race_command(
         echo(RunFolder(out).result.read_text(encoding="utf-8").rstrip())
         return
     echo(
-        f"\n{summarise_scores(result)}\n\n"
+        f"\n{result}\n\n"
         f"policy   {RunFolder(out).policy}      (python: fasteraa.load({str(out)!r}).transform())\n"
         f"summary  {RunFolder(out).summary}\n"
         f"runs     {out / 'scores'}      (each has its log.txt)"

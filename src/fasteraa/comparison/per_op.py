@@ -24,7 +24,7 @@ from fasteraa.policy.policy import Choice, Policy, SubPolicy
 from fasteraa.train.guess import Guess, load_guess
 from fasteraa.train.job import TrainJob, make_job
 from fasteraa.train.recipe import TrainRecipe
-from fasteraa.train.runner.local import LocalRunner
+from fasteraa.train.runner import Runner
 from fasteraa.train.split import Split
 
 _MOST = {"cpu": 1_000, "cuda": 5_000}  # held-out images that are measured: enough for intervals of a point or two
@@ -126,7 +126,7 @@ def harm_of_sub_policies(network: CleanNetwork, policy: Policy) -> list[SubPolic
 
 
 def per_op(
-    runner: LocalRunner, split: Split, recipe: TrainRecipe, contenders: Sequence[Contender], until: float = math.inf
+    runner: Runner, split: Split, recipe: TrainRecipe, contenders: Sequence[Contender], until: float = math.inf
 ) -> PerOp:
     """Every operation, and every sub-policy of the contenders.
 
@@ -146,18 +146,19 @@ def _labelled(contender: Contender) -> Policy:
     return replace(contender.policy(0), name=label)
 
 
-def clean_network(runner: LocalRunner, split: Split, recipe: TrainRecipe, until: float = math.inf) -> CleanNetwork:
+def clean_network(runner: Runner, split: Split, recipe: TrainRecipe, until: float = math.inf) -> CleanNetwork:
     """Trained with `none` and seed 0, or loaded, if that was done before."""
     job = replace(make_job("none", named("none"), recipe, 0, split), keep_network=True)
     _train(runner, job, until)
-    guess = load_guess(runner.cache.network(job), job, runner.device)
-    most = _MOST.get(runner.device.type, 1_000)
+    device: torch.device = getattr(runner, "device", torch.device("cpu"))  # one that trains elsewhere names none
+    guess = load_guess(runner.cache.network(job), job, device)
+    most = _MOST.get(device.type, 1_000)
     measured = split.held_out.subset(most, 0) if len(split.held_out) > most else split.held_out
     measured = measured.decoded() if isinstance(measured, LazyImageSet) else measured
-    return CleanNetwork(guess, measured.images.to(runner.device), measured.labels.to(runner.device))
+    return CleanNetwork(guess, measured.images.to(device), measured.labels.to(device))
 
 
-def _train(runner: LocalRunner, job: TrainJob, until: float) -> None:
+def _train(runner: Runner, job: TrainJob, until: float) -> None:
     """Unless that was done before."""
     try:
         outcomes = [outcome for _, outcome in runner.run([job], until)]

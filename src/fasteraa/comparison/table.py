@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -49,6 +50,18 @@ class Comparison:
     absent: tuple[str, ...] = ()  # labels without a row: none of their runs came to an error
     twice: int = 0  # held-out images that are among the training images, too
     metric: str = "error"  # what the rows hold: error or balanced-error in %, or loss
+
+    def __repr__(self) -> str:
+        runs = sum(len(row.errors) for row in self.rows)
+        return f"<Comparison on {self.data}: {len(self.rows)} policies, {runs} runs, {self.missing} missing>"
+
+    def __str__(self) -> str:
+        width = max((len(row.label) for row in self.rows), default=0)
+        lines = [f"{self.metric} on {self.held_out_images} images of {self.data} ({self.held_out_from})"]
+        for row in sorted(self.rows, key=lambda row: row.error.mean):
+            half = "" if math.isinf(row.error.half) else f" ± {row.error.half:.2f}"
+            lines.append(f"  {row.label:{width}}  {row.error.mean:8.3f}{half}  {len(row.errors)} runs")
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `comparison.json` holds them."""

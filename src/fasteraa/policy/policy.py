@@ -96,6 +96,9 @@ class Policy:
     def __hash__(self) -> int:
         return hash(self.hash)
 
+    def __repr__(self) -> str:
+        return f"<Policy {self.name}: sub-policies {len(self.sub_policies)}, {self.hash[:19]}>"
+
     @property
     def ops(self) -> list[str]:
         """The operations that can happen, in the order they first appear."""

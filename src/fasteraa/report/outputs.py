@@ -18,7 +18,7 @@ from fasteraa.errors import FasterAAError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.policy.policy import Policy
 from fasteraa.report.preview import alternating, draw_sheet
-from fasteraa.report.summary import summarise, summarise_scores
+from fasteraa.report.summary import summarise
 from fasteraa.runtime.documents import printable
 from fasteraa.runtime.files import as_file_name, replacing, sealed, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
@@ -69,7 +69,7 @@ def write_scores(result: ScoreResult, folder: RunFolder) -> None:
     rows = [_finite(asdict(row)) for row in result.table]
     write_atomic(folder.result, json.dumps(sealed({**content, "table": rows}), indent=1) + "\n")
     result.policy.save(folder.policy)
-    write_atomic(folder.summary, summarise_scores(result) + "\n")
+    write_atomic(folder.summary, str(result) + "\n")
 
 
 def result_dict(result: Result) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def result_dict(result: Result) -> dict[str, Any]:
         "chosen": result.chosen,
         "policy": result.policy.hash,
         "race": race_digest(result.policy),
-        "recommendation": summarise(result).split("\n\n")[0],
+        "recommendation": result.sentence(),
         "table": [_finite(asdict(row)) for row in result.table],
         "effects": result.effects.table() if result.effects else None,
         "candidates": {each.label: each.policy.hash for each in result.candidates},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Sequence
 
@@ -10,9 +9,7 @@ from fasteraa.methods.op_effects import Effects
 from fasteraa.policy.describe import and_words, sentence
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.selection.ranking import percent
-from fasteraa.selection.result import RaceResult, Result, Row
-from fasteraa.selection.score_race import ScoreResult
+from fasteraa.selection.result import RaceResult, Result, bars
 
 
 def mass(policy: Policy) -> dict[str, float]:
@@ -31,14 +28,11 @@ def changes(start: Policy, end: Policy) -> list[tuple[str, float, float]]:
     return sorted(rows, key=lambda row: row[1] - row[2])
 
 
-_BAR = 24  # columns of the longest bar
-
-
 def summarise(result: Result) -> str:
     """The recommendation, the policy in a sentence, the candidates as bars, what helps and harms, the files."""
-    parts = [recommendation(result), f"{result.chosen}: {sentence(result.policy)}"]
+    parts = [result.sentence(), f"{result.chosen}: {sentence(result.policy)}"]
     if result.race is not None:
-        parts.append("\n".join(filter(None, (_bars(result.table), _alike(result.race)))))
+        parts.append("\n".join(filter(None, (bars(result.table), _alike(result.race)))))
     if result.effects is not None:
         parts.append(_effects(result.effects))
     if result.race is None or result.chosen.startswith("faster-aa"):
@@ -46,31 +40,6 @@ def summarise(result: Result) -> str:
     if result.folder is not None:
         parts.append(_files(result, RunFolder(result.folder)))
     return "\n\n".join(part for part in parts if part)
-
-
-def recommendation(result: Result) -> str:
-    if result.race is not None:
-        end = " Time was up before the race was over (--resume with more --minutes continues it)."
-        return result.race.sentence() + end * result.race.unfinished
-    method = f"Use {result.chosen}: it is what its method proposes, and was not raced."
-    return " ".join(filter(None, (method, result.note, _early(result))))
-
-
-def _early(result: Result) -> str:
-    early = {label: each.get("done") for label, each in result.details.items() if not each.get("finished", True)}
-    words = [f"{label} ended early{f', after {done}' if done else ''}" for label, done in early.items()]
-    return f"{' and '.join(words)} (--resume continues)." if words else ""
-
-
-def _bars(table: Sequence[Row]) -> str:
-    width = max(len(row.label) for row in table)
-    top = max(row.error for row in table)
-    lines = [f"  {'':{width}}  {'':{_BAR}}  error %    loss  trainings"]
-    for row in table:
-        bar = "\u2588" * max(1, round(_BAR * row.error / top)) if top else ""
-        shown = "failed" if row.failed else "eliminated" if row.eliminated else bar
-        lines.append(f"  {row.label:{width}}  {shown:{_BAR}}  {row.error:7.1f}  {row.loss:6.3f}  {row.trainings:9d}")
-    return "\n".join(lines)
 
 
 def _alike(race: RaceResult) -> str:
@@ -156,15 +125,3 @@ def gradient_summary(result: Result) -> str:
             f"  any at all: {before:.1%} to {after:.1%}",
         ]
     )
-
-
-def summarise_scores(result: ScoreResult) -> str:
-    """The recommendation, then a line for each candidate."""
-    width = max(len(row.label) for row in result.table)
-    lines = [f"  {'':{width}}       score  runs  better than none"]
-    for row in result.table:
-        sure = "" if row.better is None else percent(row.better)
-        note = f"  failed: {row.failed}" if row.failed else "  eliminated" if row.eliminated else ""
-        score = "" if math.isnan(row.score) else f"{row.score:.5g}"
-        lines.append(f"  {row.label:{width}}  {score:>10}  {len(row.scores):4d}  {sure:>16}{note}")
-    return "\n\n".join([result.sentence(), "\n".join(lines)])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fasteraa.data import ImageSet
-from fasteraa.errors import RaceError
-from fasteraa.methods import Budget
+from fasteraa.errors import ConfigError, RaceError
+from fasteraa.methods import Budget, Method
 from fasteraa.methods.published import RACED
 from fasteraa.methods.task import FOLDS, Task, informative_epochs
 from fasteraa.policy.named import named
@@ -19,6 +20,17 @@ from fasteraa.selection.schedule import (
 from fasteraa.train.job import TrainJob
 from fasteraa.train.runner import Runner, Say
 from fasteraa.train.split import Split, fold_splits, twice_words
+
+
+def without_training(methods: Sequence[Method], data: ImageSet) -> list[Method]:
+    """Of images with masks only methods that train nothing make a policy."""
+    some = [method for method in methods if not method.trains]
+    if not some:
+        raise ConfigError(
+            f"a method that trains classifiers needs labels, {data.name!r} has masks in their place: "
+            f"{', '.join(method.name for method in methods)} cannot propose a policy, --methods faster-aa can"
+        )
+    return some
 
 
 def raceable(data: ImageSet, say: Say) -> ImageSet:

@@ -23,7 +23,7 @@ from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
 from fasteraa.selection.config import RaceConfig, probing, race_recipe
 from fasteraa.selection.finetuning import methods_budget
-from fasteraa.selection.folds import folded, judged_by_validation, raceable
+from fasteraa.selection.folds import folded, judged_by_validation, raceable, without_training
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.result import RaceResult, Result, chosen_policy
@@ -56,10 +56,9 @@ def propose_and_race(
     """
     note = ""
     if task.data.masks is not None:
-        note, race = (
-            "A race trains classifiers, so images with masks have none: this is the first method's policy.",
-            None,
-        )
+        methods = without_training(methods, task.data)
+        name, race = methods[0].name, None
+        note = f"A race trains classifiers, so images with masks have none: this is the policy of {name}."
     if race is None:
         methods = methods[:1]
     else:

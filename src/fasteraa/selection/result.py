@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -26,6 +26,7 @@ _NEARLY = 0.8  # of the epochs that are informative
 # four times the epochs the loss of the one set above it fell by 60 % (the error from 30 to 10), others by 11 % at most.
 _UNLEARNED = 0.8
 _LONGER = 4  # times the epochs
+_BAR = 24  # columns of the longest bar
 _LONG = 200  # epochs after which every set of results/adapt gained by augmentation
 
 
@@ -62,6 +63,12 @@ class RaceResult:
     unfinished: bool = False  # the limit on everything ended it in a later round, which is left out
     metric: str = "error"  # of selection.config.METRICS
     informative: tuple[int, float] | None = None  # the shortest informative epochs, and the seconds of a race of those
+
+    def __repr__(self) -> str:
+        return f"<RaceResult: {self.chosen.label} of {len(self.trials)} candidates>"
+
+    def __str__(self) -> str:
+        return f"{self.sentence()}\n\n{bars(self.table)}"
 
     @property
     def table(self) -> tuple[Row, ...]:
@@ -262,6 +269,27 @@ class Result:
     details: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # label -> what its method knows
     note: str = ""  # why there was no race, if there was to be one
 
+    def __repr__(self) -> str:
+        raced = ", raced" if self.race else ""
+        folder = f", in {str(self.folder)!r}" if self.folder else ""
+        return f"<Result: {self.chosen} of {len(self.candidates)} candidates{raced}, {len(self.data)} images{folder}>"
+
+    def __str__(self) -> str:
+        return "\n\n".join([self.sentence(), *([bars(self.table)] if self.race else [])])
+
+    def sentence(self) -> str:
+        """What to use, and how sure that is."""
+        if self.race is not None:
+            end = " Time was up before the race was over (--resume with more --minutes continues it)."
+            return self.race.sentence() + end * self.race.unfinished
+        method = f"Use {self.chosen}: it is what its method proposes, and was not raced."
+        return " ".join(filter(None, (method, self.note, self._early())))
+
+    def _early(self) -> str:
+        early = {label: each.get("done") for label, each in self.details.items() if not each.get("finished", True)}
+        words = [f"{label} ended early{f', after {done}' if done else ''}" for label, done in early.items()]
+        return f"{' and '.join(words)} (--resume continues)." if words else ""
+
     @property
     def table(self) -> tuple[Row, ...]:
         """All candidates with errors, losses, trainings and intervals; empty without a race."""
@@ -276,6 +304,18 @@ class Result:
     def finished(self) -> bool:
         """False if a time limit ended a method early."""
         return all(each.get("finished", True) for each in self.details.values())
+
+
+def bars(table: Sequence[Row]) -> str:
+    """A line for each candidate."""
+    width = max(len(row.label) for row in table)
+    top = max(row.error for row in table)
+    lines = [f"  {'':{width}}  {'':{_BAR}}  error %    loss  trainings"]
+    for row in table:
+        bar = "\u2588" * max(1, round(_BAR * row.error / top)) if top else ""
+        shown = "failed" if row.failed else "eliminated" if row.eliminated else bar
+        lines.append(f"  {row.label:{width}}  {shown:{_BAR}}  {row.error:7.1f}  {row.loss:6.3f}  {row.trainings:9d}")
+    return "\n".join(lines)
 
 
 def chosen_policy(candidate: Candidate, origin: Mapping[str, Any], race: RaceResult | None, **more: Any) -> Policy:

@@ -57,6 +57,21 @@ class ScoreResult:
     maximize: bool
     folder: Path | None = None
 
+    def __repr__(self) -> str:
+        folder = f", in {str(self.folder)!r}" if self.folder else ""
+        return f"<ScoreResult: {self.chosen} of {len(self.table)} candidates{folder}>"
+
+    def __str__(self) -> str:
+        """The recommendation, then a line for each candidate."""
+        width = max(len(row.label) for row in self.table)
+        lines = [f"  {'':{width}}       score  runs  better than none"]
+        for row in self.table:
+            sure = "" if row.better is None else percent(row.better)
+            note = f"  failed: {row.failed}" if row.failed else "  eliminated" if row.eliminated else ""
+            score = "" if math.isnan(row.score) else f"{row.score:.5g}"
+            lines.append(f"  {row.label:{width}}  {score:>10}  {len(row.scores):4d}  {sure:>16}{note}")
+        return "\n\n".join([self.sentence(), "\n".join(lines)])
+
     def sentence(self) -> str:
         row = next(row for row in self.table if row.label == self.chosen)
         count = f"{len(row.scores)} run{'s' * (len(row.scores) > 1)}"

@@ -1,6 +1,6 @@
 """Checks for a runner: outcomes as those of the local one, nothing run twice, an interrupted run continues.
 
->>> check_runner(lambda cache: MyRunner(cache, device="cpu"))
+>>> check_runner(MyRunner)
 
 `ScriptedRunner` is for tests of what stands above a runner: it has outcomes without trainings.
 """
@@ -29,7 +29,7 @@ from fasteraa.runtime.seeds import seeded
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
-from fasteraa.train.runner import Runner
+from fasteraa.train.runner import Runner, make_runner
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.split import Split, fold_splits
 from fasteraa.train.trainer import make_network
@@ -58,6 +58,8 @@ class ScriptedRunner:
     Ctrl-C. `image_seconds` is what an image is said to cost in an epoch. Networks that are to be kept are as they
     were made from their seed.
     """
+
+    takes = ()
 
     def __init__(
         self,
@@ -111,11 +113,19 @@ class ScriptedRunner:
 # --- the checks --------------------------------------------------------------------------------------------------
 
 
-def check_runner(make_runner: Callable[[RunCache], Runner]) -> None:
+def check_runner(runner: str | Callable[..., Runner], **settings: Any) -> None:
     """AssertionError unless its outcomes are those of `LocalRunner(jobs=1)` on a CPU, exactly, however it is stopped.
 
-    `make_runner` makes one that trains on CPUs; it is called a few times.
+    `runner` is a class or a registered name. It is made a few times, as a search and as `compare` make it, to train on
+    CPUs; `settings` are more for `make_runner`, such as the address of a cluster.
     """
+
+    def in_search(cache: RunCache) -> Runner:
+        return make_runner(runner, cache, **{"device": "cpu", "compile": False, **settings})
+
+    def in_compare(cache: RunCache) -> Runner:
+        return make_runner(runner, cache, **{"device": "cpu", "command": "fasteraa compare photos", **settings})
+
     jobs = small_jobs()
     long = replace(jobs[0], label="long", recipe=replace(SMALL, epochs=60))
     twin = replace(jobs[0], label="the-first-by-another-name")
@@ -125,16 +135,16 @@ def check_runner(make_runner: Callable[[RunCache], Runner]) -> None:
         with LocalRunner(RunCache(Path(scratch) / "reference").open(), device="cpu", jobs=1) as reference:
             expected = dict(_by_key(reference.run([*jobs, long, wild])))
         cache = RunCache(Path(scratch) / "checked").open()
-        with suppress(KeyboardInterrupt), make_runner(cache) as runner:
-            runner.prepare(list({id(job.split): job.split for job in jobs}.values()))
-            _check_estimate(runner, jobs[0], long)
-            _check_time_that_is_up(runner, jobs)
-            list(runner.run([long], time.time() + _SOON_S))
-            for _ in runner.run(jobs):
+        with suppress(KeyboardInterrupt), in_search(cache) as first:
+            first.prepare(list({id(job.split): job.split for job in jobs}.values()))
+            _check_estimate(first, jobs[0], long)
+            _check_time_that_is_up(first, jobs)
+            list(first.run([long], time.time() + _SOON_S))
+            for _ in first.run(jobs):
                 raise KeyboardInterrupt
-        _check_everything(make_runner, cache, [*jobs, twin, long, wild], expected)
-        _check_nothing_is_run_again(make_runner, cache, jobs)
-        _check_networks_are_kept(make_runner, cache, jobs[0])
+        _check_everything(in_search, cache, [*jobs, twin, long, wild], expected)
+        _check_nothing_is_run_again(in_compare, cache, jobs)
+        _check_networks_are_kept(in_compare, cache, jobs[0])
     assert set(multiprocessing.active_children()) == children, "processes are left after the runner was"
 
 
@@ -161,7 +171,7 @@ def _check_time_that_is_up(runner: Runner, jobs: Sequence[TrainJob]) -> None:
 
 
 def _check_everything(
-    make_runner: Callable[[RunCache], Runner],
+    make: Callable[[RunCache], Runner],
     cache: RunCache,
     jobs: Sequence[TrainJob],
     expected: Mapping[str, Outcome],
@@ -170,7 +180,7 @@ def _check_everything(
     before = _records(cache)
     assert before, "the first outcome was given out before it was kept in the cache"
     there = {job.key for job in jobs if cache.read(job) is not None}
-    with make_runner(cache) as runner:
+    with make(cache) as runner:
         pairs = list(runner.run(jobs))
     keys = [job.key for job, _ in pairs]
     assert set(keys[: len(there)]) == there, "cached outcomes must come first"
@@ -195,24 +205,22 @@ def _check_same(job: TrainJob, outcome: Outcome, expected: Outcome) -> None:
         assert mine == theirs, f"{job}: {name} must be {theirs!r}, as the local runner has it, got {mine!r}"
 
 
-def _check_nothing_is_run_again(
-    make_runner: Callable[[RunCache], Runner], cache: RunCache, jobs: Sequence[TrainJob]
-) -> None:
+def _check_nothing_is_run_again(make: Callable[[RunCache], Runner], cache: RunCache, jobs: Sequence[TrainJob]) -> None:
     """A record that says something else than a training would is what comes back."""
     file = cache.file(jobs[-1])
     write_atomic(file, json.dumps(sealed({**unsealed(read_json(file)), "error": 12.5})))
     before = _records(cache)
-    with make_runner(cache) as runner:
+    with make(cache) as runner:
         outcomes = _by_key(runner.run(jobs))
     assert outcomes.keys() == {job.key for job in jobs}
     assert outcomes[jobs[-1].key].error == 12.5, "a job that was in the cache was run again"
     assert _records(cache) == before, "records of finished runs were written again"
 
 
-def _check_networks_are_kept(make_runner: Callable[[RunCache], Runner], cache: RunCache, job: TrainJob) -> None:
+def _check_networks_are_kept(make: Callable[[RunCache], Runner], cache: RunCache, job: TrainJob) -> None:
     """Weights of a run that is finished but did not keep them: it is run once more, and its record stays."""
     before, job = _records(cache), replace(job, keep_network=True)
-    with make_runner(cache) as runner:
+    with make(cache) as runner:
         pairs = list(runner.run([job]))
     assert [each.key for each, _ in pairs] == [job.key]
     assert cache.network(job).exists(), "a job asked to keep its network, but there is no file of it"

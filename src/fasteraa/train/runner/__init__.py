@@ -1,7 +1,8 @@
 """Runners train: they take jobs and give outcomes. Nothing above a runner knows where it trains.
 
-A runner is a class made with a `RunCache` (what is finished is read from there and written there) and a device. Another
-package registers one under the entry point group `fasteraa.runners`.
+A runner is made with a `RunCache` (what is finished is read from there and written there) and, by keyword, with the
+settings that it `takes`: a class attribute with names of `SETTINGS`, without which they are `device` and `jobs`.
+Another package registers one under the entry point group `fasteraa.runners`.
 """
 
 from __future__ import annotations
@@ -29,37 +30,48 @@ RUNNERS = Registry(
     "fasteraa.runners",
     {"local": "fasteraa.train.runner.local:LocalRunner", "ray": "fasteraa.train.runner.ray:RayRunner"},
 )
+# what a runner may take by keyword
+SETTINGS = {
+    "device": "of every training: auto, cpu, cuda, cuda:1",
+    "jobs": "trainings side by side on a device; None: the runner decides",
+    "devices": "several devices, as in 0,1; None: all",
+    "address": "of a cluster or a queue; None: the runner's own choice",
+    "compile": "whether networks are compiled; None: where it pays",
+    "command": "the command line that asked for it, for the records, or None",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Which runner trains, and where."""
+    """Which runner trains, and where. A runner that does not take what was given is refused."""
 
     name: str = "local"
     device: str = "auto"  # of every training
     jobs: int | None = None  # trainings side by side on a device
-    devices: str | None = None  # local: these GPUs instead of all
-    address: str | None = None  # ray: of the cluster's head
+    devices: str | None = None  # these GPUs instead of all
+    address: str | None = None  # of a cluster's head
 
     def __post_init__(self) -> None:
-        for setting, owner in (("devices", "local"), ("address", "ray")):
-            if getattr(self, setting) is not None and self.name != owner:
-                raise ConfigError(f"--{setting} is for --engine {owner}, got --engine {self.name}")
+        given = [name for name in ("jobs", "devices", "address") if getattr(self, name) is not None]
+        taken = _settings_of(RUNNERS.load(self.name), self.name) if given else ()  # which takes seconds to import
+        for name in given:
+            if name not in taken:
+                owners = [each for each in RUNNERS.builtin if name in _settings_of(RUNNERS.load(each), each)]
+                raise ConfigError(f"--{name} is for --engine {' or '.join(owners)}, got --engine {self.name}")
 
     def check(self) -> None:
-        """Before images are read: an unknown engine, a cluster that is not there."""
+        """Before images are read: an unknown engine, and what a runner's own `check` of its settings finds."""
         if self.name == "local":  # it takes seconds to import
             return
         runner = RUNNERS.load(self.name)
         if hasattr(runner, "check"):
-            runner.check(**self.settings)
+            taken = _settings_of(runner, self.name)
+            runner.check(**{name: value for name, value in self.settings.items() if name in taken})
 
     @property
     def settings(self) -> dict[str, Any]:
         """For `make_runner`."""
-        given = {"devices": self.devices, "address": self.address}
-        chosen = {name: value for name, value in given.items() if value is not None}
-        return {"device": self.device, "jobs": self.jobs, **chosen}
+        return {"device": self.device, "jobs": self.jobs, "devices": self.devices, "address": self.address}
 
 
 class Runner(Protocol):
@@ -84,10 +96,35 @@ class Runner(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
-def make_runner(name: str, cache: RunCache, **settings: Any) -> Runner:
-    """A runner by its name."""
-    runner: Runner = RUNNERS.load(name)(cache, **settings)
-    return runner
+def make_runner(
+    name: str | Callable[..., Runner],
+    cache: RunCache,
+    *,
+    device: str = "auto",
+    jobs: int | None = None,
+    devices: str | None = None,
+    address: str | None = None,
+    compile: bool | None = None,
+    command: str | None = None,
+) -> Runner:
+    """A runner by its name, or of its class, with those of these settings that it takes."""
+    settings = {
+        "device": device,
+        "jobs": jobs,
+        "devices": devices,
+        "address": address,
+        "compile": compile,
+        "command": command,
+    }
+    runner: Callable[..., Runner] = RUNNERS.load(name) if isinstance(name, str) else name
+    return runner(cache, **{each: settings[each] for each in _settings_of(runner, name)})
+
+
+def _settings_of(runner: Any, name: object) -> tuple[str, ...]:
+    taken: tuple[str, ...] = getattr(runner, "takes", ("device", "jobs"))
+    if unknown := [each for each in taken if each not in SETTINGS]:
+        raise ConfigError(f"the runner {name} takes {', '.join(unknown)}; choices: {', '.join(SETTINGS)}")
+    return taken
 
 
 class EndingRunner:

@@ -6,22 +6,36 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from fasteraa.errors import ConfigError
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.run_cache import RunCache
+from fasteraa.train.split import Split
 
 
 class CachingRunner(ABC):
-    """A runner whose outcomes go into a `RunCache`; a subclass trains what is missing there."""
+    """A runner whose outcomes go into a `RunCache`; a subclass trains what is missing there.
 
-    def __init__(self, cache: RunCache, jobs: int | None):
+    `takes` names the settings of `train.runner.SETTINGS` that `__init__` gets by keyword, all of them each time.
+    """
+
+    takes: ClassVar[tuple[str, ...]] = ("device", "jobs")
+
+    def __init__(self, cache: RunCache, jobs: int | None = None):
         if jobs is not None and jobs < 1:
             raise ConfigError(f"jobs must be at least 1, got {jobs}")
         self.cache, self.jobs = cache, jobs
         self._costs: dict[tuple[Any, ...], float] = {}
         self._part_costs: dict[tuple[Any, ...], float] = {}  # of a part of a training, beside its epochs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...  # noqa: B027 (not every runner has anything to end)
+
+    def prepare(self, splits: Sequence[Split]) -> None:  # noqa: B027
+        """Place the images of jobs to come, where that takes time."""
 
     def run(self, jobs: Iterable[TrainJob], until: float = math.inf) -> Iterator[tuple[TrainJob, Outcome]]:
         distinct: dict[str, TrainJob] = {}

@@ -54,6 +54,8 @@ class LocalRunner(CachingRunner):
     its own, which keeps the images there. `compile` as in `train_together`.
     """
 
+    takes = ("device", "devices", "jobs", "compile", "command")
+
     def __init__(
         self,
         cache: RunCache,
@@ -70,9 +72,6 @@ class LocalRunner(CachingRunner):
         self.command = command  # the command line that asked for it, for the records
         self._workers: Workers | None = None
         self._live = LiveGroups() if self.device.type == "cuda" else None  # elsewhere there is no graph to save
-
-    def __enter__(self) -> LocalRunner:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._stop_workers()
@@ -249,8 +248,8 @@ def train_group(
     cache: RunCache,
     jobs: Sequence[TrainJob],
     device: str,
-    compile: bool | None,
-    command: str | None,
+    compile: bool | None = None,
+    command: str | None = None,
     until: Until | None = None,
     live: LiveGroups | None = None,
 ) -> list[Outcome]:

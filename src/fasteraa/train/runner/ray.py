@@ -41,6 +41,8 @@ class RayRunner(CachingRunner):
     `device="cpu"` leaves the GPUs of the cluster alone.
     """
 
+    takes = ("device", "address", "jobs", "compile", "command")
+
     def __init__(
         self,
         cache: RunCache,
@@ -63,9 +65,6 @@ class RayRunner(CachingRunner):
         """Before images are read: is the cluster there?"""
         _check_device(device)
         check_cluster(address)
-
-    def __enter__(self) -> RayRunner:
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self._cluster is not None:
