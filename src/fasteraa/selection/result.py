@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -270,12 +270,17 @@ class Result:
     @property
     def chosen(self) -> str:
         """The label of the policy to use."""
-        return self.race.chosen.label if self.race else self.candidates[0].label
+        return self.race.chosen.label if self.race else best_guess(self.candidates).label
 
     @property
     def finished(self) -> bool:
         """False if a time limit ended a method early."""
         return all(each.get("finished", True) for each in self.details.values())
+
+
+def best_guess(candidates: Sequence[Candidate]) -> Candidate:
+    """Without a race the first that augments at all: `none` is what others are compared with, not a proposal."""
+    return next((each for each in candidates if not each.policy.does_nothing), candidates[0])
 
 
 def chosen_policy(candidate: Candidate, origin: Mapping[str, Any], race: RaceResult | None, **more: Any) -> Policy:
