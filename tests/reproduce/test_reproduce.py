@@ -47,7 +47,7 @@ def test_every_table_runs(name, shared):
     assert len(result.lines) == len(table.lines)
     assert all(len(row.values) == 1 for row in ours)
     assert all(0 <= value <= 100 for row in ours for value in row.values.values())
-    assert all(row.remark.endswith("no policy of it here") for row in result.lines if row.line.policy is None)
+    assert all(row.remark.endswith("not searched for this table") for row in result.lines if row.line.policy is None)
     folder = shared / name
     page = (folder / "table.md").read_text()
     assert page.startswith(f"{table.title}; {table.unit}. QUICK:")

@@ -182,7 +182,7 @@ class TableRunner:
         can_tell = index not in self.lines or self._is_known(line)
         words = [line.note] if line.note else []
         if line.policy is None:
-            words.append("quoted by the paper; no policy of it here")
+            words.append("quoted by the paper; not searched for this table")
         elif index not in self.lines:
             words.append("not asked for")
         elif not values:
