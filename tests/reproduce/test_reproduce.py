@@ -73,6 +73,16 @@ def test_a_quick_table_says_which_network_made_our_number(tmp_path):
     assert [text.split(",")[0] for text in said] == ["1/1 cutout small"]
 
 
+def test_the_papers_search_may_have_our_critic(tmp_path):
+    result, _ = quick("reduced-cifar10", tmp_path, only="Faster AA", norm_free=True)
+    assert result.table.title.endswith(", norm-free critic")
+    (row,) = [row for row in result.lines if row.values]
+    assert (row.line.label, row.line.recipe) == ("Faster AA, norm-free critic", "cifar/wrn-28-10")
+    (file,) = (tmp_path / "searches").glob("*/config.toml")
+    config = read_config(file)
+    assert (config["critic_norm"], config["chunk_size"], config["objective"]) == ("none", 1, "paper")
+
+
 def test_recipes_may_be_tuned_first(tmp_path):
     """On held-out training images, and the table says to what; without a run the same table follows."""
     result, said = quick("reduced-cifar10", tmp_path, only="cutout", tune=True)
