@@ -16,6 +16,7 @@ import pytest
 import fasteraa
 from fasteraa import Candidate, RaceConfig, SearchConfig
 from fasteraa.errors import ConfigError, DataError, PolicyError, RunError, Stopped
+from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import read_comparison
 from fasteraa.report.outputs import result_dict
@@ -218,7 +219,7 @@ def test_without_a_race_it_is_the_policy_of_the_first_method(tmp_path, fasteraa)
 
 def test_the_first_method_is_the_first_that_was_named(tmp_path):
     result = search(tmp_path / "run", race=False, methods="published,faster-aa")
-    assert (result.chosen, result.table, result.race) == ("none", (), None)
+    assert (result.chosen, result.table, result.race) == ("randaugment-2-9", (), None)
     assert not (tmp_path / "run" / "methods/faster-aa/faster-aa.json").exists()
 
 
@@ -287,8 +288,20 @@ def test_names_with_settings_have_commas_of_their_own():
 
 
 def test_what_does_nothing_is_none_whatever_its_name():
-    result = race([named("uniform"), replace(named("none"), name="mine")])
-    assert [each.label for each in result.candidates] == ["uniform", "none"]
+    faint = replace(named("uniform").with_strength(magnitude=0, probability=0), name="faint")
+    result = race([named("uniform"), replace(named("none"), name="mine"), faint])
+    assert [each.label for each in result.candidates] == ["none", "uniform"]
+
+
+def test_a_schedule_that_does_nothing_is_none_in_a_race_by_any_training(tmp_path):
+    said, nothing = [], (Choice("rotate", 0.0, 1.0),)
+    idle = Policy((SubPolicy((nothing,), during=(0, 0.5)), SubPolicy((), during=(0.5, 1))), "mine")
+    result = fasteraa.race(
+        [idle, "cutout"], train=lambda policy, seed, out: 0.0 if policy.name == "mine" else 0.3,
+        key="k", out=tmp_path / "run", progress=told(said.append),
+    )  # fmt: skip
+    assert [row.label for row in result.table] == ["none", "cutout"]
+    assert said[0] == "mine leaves every image as it is, so it races as none"
 
 
 def test_a_race_repeats_itself_and_continues(tmp_path):
@@ -302,7 +315,7 @@ def test_a_race_repeats_itself_and_continues(tmp_path):
 
 def test_a_limit_on_everything_ends_a_race_too(tmp_path, fasteraa):
     result = race("uniform,general", minutes=0.01)
-    assert (result.chosen, result.note) == ("none", "There was no race: the time was up before one could begin.")
+    assert (result.chosen, result.note) == ("uniform", "There was no race: the time was up before one could begin.")
     with pytest.raises(ConfigError, match="minutes must be at least 0, got -1"):
         race("uniform", minutes=-1, train=lambda policy, seed, out: 0.0, key="mine", out=tmp_path / "run")
     given = ["race", "-p", "uniform", "--subset", 60, "--size", 8, "--minutes", 0, "--out", tmp_path / "shell", *ALONE]

@@ -167,7 +167,7 @@ def race(
     gives a score (lower is better, unless `maximize`), anything does: `key` names it in the cache in `out`.
     `minutes` limits everything together.
     """
-    chosen = parse_candidates(candidates)
+    chosen = parse_candidates(candidates, (progress or Silent()).say)
     if train is not None:
         return _race_by_scores(
             chosen,

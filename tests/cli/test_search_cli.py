@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -349,7 +350,6 @@ def test_preview_and_data_check(photos, tmp_path):
         (["search", "--critic", "wrn-41-2", "--out", "run"], "depth of a wide resnet"),
         (["search", "--set", "backbone=small", "--out", "run"], "the setting 'backbone' is called 'critic' now"),
         (["search", "--resume", "--out", "run"], "holds no run to resume"),
-        (["search", "--preset", "paper", "--out", "run"], "no recipe for 'sample'"),
         (["race", "--resume", "--out", "run"], "holds no run to resume"),
         (["preview", "--policy", "nothing"], "no known policy of that name: 'nothing'"),
         (["preview", "--out", "sheet"], "must be a file that ends in .png, .jpg or .webp, got 'sheet'"),
@@ -557,14 +557,50 @@ def test_published_settings_of_a_method():
     assert training.train["weight_decay"] == 5e-3
     limited = effective({}, None, "paper", "cifar10", True, {"minutes": 9.0}, "autoaugment")
     assert (limited.race.trainings, limited.race.minutes, limited.race.epochs) == (None, 9.0, 120)
-    assert limited.race.train == {"learning_rate": 0.01, "weight_decay": 1e-4, "batch_size": 128}
+    assert limited.race.train == {"learning_rate": 0.01, "weight_decay": 1e-4, "batch_size": 128, "warmup": 0.0}
     assert effective({}, None, "paper", "cifar10", False, methods="fast-aa", minutes=5.0).training.trainings is None
-    plain = effective({}, None, "paper", "cifar10", methods="faster-aa,random")
-    assert plain.race == RaceConfig()  # which have no trainings of their own
+    assert effective({}, None, "paper", "cifar10").race == RaceConfig()  # of the default methods none was published so
     other = effective({"set_": ["train.learning_rate=0.5"]}, None, "paper", "cifar10", False, methods="autoaugment")
     assert other.training.train["learning_rate"] == 0.5
     with pytest.raises(ConfigError, match="pba, autoaugment were published with different trainings"):
         effective({}, None, "paper", "cifar10", methods="pba,autoaugment")
+
+
+@pytest.mark.parametrize("methods", ["dada", "random", "dada,fast-aa"])
+def test_published_methods_without_trainings_of_their_own_run_to_their_end_too(methods):
+    asked = effective({}, None, "paper", "cifar10", False, methods=methods)
+    assert (asked.training.trainings, asked.training.network) == (1_000_000, None)
+    assert effective({}, None, "paper", "cifar10", False, methods=methods, minutes=5.0).training.trainings is None
+    if "," not in methods:
+        raced = effective({}, None, "paper", "cifar10", methods=f"faster-aa,{methods}")
+        assert raced.race == RaceConfig(trainings=1_000_000)
+
+
+def test_fast_autoaugment_trains_each_set_as_it_was_published():
+    def training(source):
+        return effective({}, None, "paper", source, False, methods="fast-aa").training
+
+    svhn, imagenet, cifar = map(training, ("svhn", "imagenet", "cifar10"))
+    assert [svhn.train[name] for name in ("learning_rate", "weight_decay", "cutout")] == [0.01, 5e-4, 20]
+    assert [cifar.train[name] for name in ("learning_rate", "weight_decay", "cutout")] == [0.1, 2e-4, 16]
+    assert (imagenet.network, imagenet.epochs, imagenet.train["cutout"]) == ("resnet-50", 270, 0)
+
+
+@pytest.mark.parametrize("source", ["rsscn7", "reduced.npz", None])
+def test_images_of_ones_own_are_searched_all_with_the_settings_for_cifar10(source):
+    asked = effective({}, None, "paper", source, False, methods="pba")
+    known = effective({}, None, "paper", "cifar10", False, methods="pba")
+    assert asked.config == replace(known.config, subset=None, size=None)
+    assert asked.training == known.training
+    assert asked.note.startswith(f"--preset paper: nothing was published for '{source or 'sample'}', so all images")
+    assert known.note == ""
+
+
+def test_what_nothing_was_published_for_is_said(inside, tmp_path):
+    given = ["--preset", "paper", "--no-race", "--methods", "published", "--subset", 20, "--size", 8]
+    done = inside("search", *given, "--out", tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing was published for 'sample', so all images and the settings for CIFAR-10" in done.stdout
 
 
 def test_trainings_of_a_method_without_a_race_are_kept_for_a_resume(tmp_path):

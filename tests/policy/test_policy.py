@@ -86,6 +86,25 @@ def test_float32_magnitudes_survive():
         assert np.float32(Choice("rotate", 1.0, float(number)).magnitude) == number
 
 
+@pytest.mark.parametrize(
+    ("choice", "more", "nothing"),
+    [
+        (Choice("rotate", 0.0, 1.0), {}, True),
+        (Choice("rotate", 1.0, 0.0), {}, True),
+        (Choice("solarize", 1.0, 0.0), {"spans": {"solarize": Span(256, 128, "level")}}, True),
+        (Choice("solarize", 1.0, 0.0), {"spans": {"solarize": Span(128, 0, "level")}}, False),
+        (Choice("invert", 1.0), {"strength": Strength((1.0,))}, True),
+        (Choice("invert", 1.0), {"strength": Strength(probability=0)}, True),
+        (Choice("invert", 1.0), {"strength": Strength(magnitude=0)}, False),
+        (Choice("rotate", 1.0, (0.0, 0.1)), {}, False),
+    ],
+)
+def test_what_does_nothing(choice, more, nothing):
+    assert Policy((SubPolicy(((choice,),)),), **more).does_nothing is nothing
+    begins_without = (SubPolicy((), during=(0, 0.5)), SubPolicy(((choice,),), during=(0.5, 1)))
+    assert Policy(begins_without, **more).does_nothing is nothing
+
+
 def test_ops_depth_and_discretize():
     policy = every_op()
     assert policy.ops == list(OPS)

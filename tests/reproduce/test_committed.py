@@ -6,17 +6,16 @@ A change of what keys are made of, or of how that is written, would make everyth
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fasteraa.errors import DataError
-from fasteraa.methods.config import check_same, make_config, paper_settings, read_config
+from fasteraa.methods.config import check_same, make_config, read_config
 from fasteraa.policy.named import named
 from fasteraa.reproduce import search_store
-from fasteraa.reproduce.schema import CHUNKED, Search
+from fasteraa.reproduce.schema import Search, with_norm_free_critic
 from fasteraa.reproduce.search_store import SearchStore, StoredSearch, pack, read_packed, search_name
 from fasteraa.reproduce.setting import Setting
 from fasteraa.reproduce.tables import TABLES
@@ -32,20 +31,13 @@ ON = {  # data set of a table -> name and number of the images that were trained
     "reduced-svhn": ("svhnr", 1000), "imagenette-1000": ("imagenette", 1000), "ants-and-bees": ("ants", 244),
     **{f"fashion-{count}": ("fashion-mnist", count) for count in (300, 1000, 4000)},
 }  # fmt: skip
-# Faster AA in these was searched with the norm-free critic and a draw for each image; the tables ask for the paper's
-NORM_FREE = ("counts", "cifar10")
-PAPERS_OWN = paper_settings().keys() - {"objective", "critic", "epochs", "sub_policies", "operation_count"}
+NORM_FREE = ("counts", "cifar10")  # made by `reproduce --norm-free`
 FILES = {"quality": "quality/table", "sub-policies": "counts/sub-policies", "operation-count": "counts/operations"}
 
 
 def lines_of(folder, name):
     """Of a table, as they were when its numbers were made."""
-    for line in TABLES[name].lines:
-        if folder in NORM_FREE and isinstance(line.policy, Search):
-            settings = {key: value for key, value in line.policy.settings.items() if key not in PAPERS_OWN}
-            policy = replace(line.policy, settings=settings)
-            line = replace(line, policy=policy, recipe=line.recipe.removesuffix(CHUNKED))
-        yield line
+    return (with_norm_free_critic(TABLES[name]) if folder in NORM_FREE else TABLES[name]).lines
 
 
 @pytest.mark.parametrize("folder", MADE)

@@ -48,7 +48,7 @@ def test_every_table_runs(name, shared):
     assert len(result.lines) == len(table.lines)
     assert all(len(row.values) == 1 for row in ours)
     assert all(0 <= value <= 100 for row in ours for value in row.values.values())
-    assert all(row.remark.endswith("no policy of it here") for row in result.lines if row.line.policy is None)
+    assert all(row.remark.endswith("not searched for this table") for row in result.lines if row.line.policy is None)
     folder = shared / name
     page = (folder / "table.md").read_text()
     assert page.startswith(f"{table.title}; {table.unit}. QUICK:")
@@ -72,6 +72,16 @@ def test_a_quick_table_says_which_network_made_our_number(tmp_path):
     assert "reduced-cifar10, wrn-28-10 (ours: small), cutout" in to_svg(result)
     assert {line["network"] for line in to_dict(result)["lines"]} == {"small"}
     assert [text.split(",")[0] for text in said] == ["1/1 cutout small"]
+
+
+def test_the_papers_search_may_have_our_critic(tmp_path):
+    result, _ = quick("reduced-cifar10", tmp_path, only="Faster AA", norm_free=True)
+    assert result.table.title.endswith(", norm-free critic")
+    (row,) = [row for row in result.lines if row.values]
+    assert (row.line.label, row.line.recipe) == ("Faster AA, norm-free critic", "cifar/wrn-28-10")
+    (file,) = (tmp_path / "searches").glob("*/config.toml")
+    config = read_config(file)
+    assert (config["critic_norm"], config["chunk_size"], config["objective"]) == ("none", 1, "paper")
 
 
 def test_recipes_may_be_tuned_first(tmp_path):

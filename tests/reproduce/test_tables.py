@@ -1,6 +1,7 @@
 """The recipes hold the paper's numbers, and every one of them is something we can make."""
 
 import json
+import re
 
 import pytest
 
@@ -11,6 +12,7 @@ from fasteraa.reproduce.equal_budget import PUBLISHED, among_best
 from fasteraa.reproduce.published_costs import Measured, fast_aa_trial, hours
 from fasteraa.reproduce.quality import RACED
 from fasteraa.reproduce.schema import DATA, NORM_FREE, OURS, Cost, Search, find_recipe
+from fasteraa.reproduce.table_runner import not_ready
 from fasteraa.reproduce.tables import TABLES, find_table, with_beside
 from fasteraa.runtime.run_folder import RunFolder
 
@@ -126,11 +128,14 @@ def test_every_method_has_the_same_budget():
 
 
 def test_the_best_methods_get_more_minutes(tmp_path):
-    """Once the errors with a minute are there; until then all of them, and so do those that are asked for by name."""
+    """Once the errors with a minute are there; until then it says what to run first."""
     assert with_beside("gpu-hours") == ["gpu-hours", "equal-budget", "equal-budget-5"]
     assert with_beside("equal-budget") == ["equal-budget"]
     table = TABLES["equal-budget-5"]
-    assert among_best(table, tmp_path) == table
+    why = "3 best methods of equal-budget, of which 0 are finished in .*: first fasteraa reproduce equal-budget --out"
+    with pytest.raises(ConfigError, match=why):
+        among_best(table, tmp_path)
+    assert re.search(why, not_ready("equal-budget-5", tmp_path))
     errors = {"faster-aa": 20.0, "fast-aa": 19.0, "pba": 18.0, "dada": 17.5, "random": None, "race of all": 10.0}
     lines = [
         {"label": label, "measure": "error", "ours": None if error is None else {"mean": error}}
@@ -141,6 +146,7 @@ def test_the_best_methods_get_more_minutes(tmp_path):
     best = among_best(table, tmp_path)
     labels = {line.label for line in table.lines} - {line.label for line in best.lines}
     assert labels == {"faster-aa", "autoaugment", "random", "randaugment"}
+    assert not_ready("equal-budget-5", tmp_path) == ""
     assert among_best(TABLES["equal-budget"], tmp_path) == TABLES["equal-budget"]
 
 

@@ -101,6 +101,24 @@ def numbered(labels, side=8):
 # --- with a race -----------------------------------------------------------------------------------------------------
 
 
+def test_a_candidate_that_does_nothing_is_not_raced_in_the_place_of_none(scripted):
+    """With another policy on a fold it would race as what it is not."""
+    scripted.script = lambda job: {**by_key(job), "held_out_loss": 0.9 if job.label == "none" else 0.1}
+    pba, said = Candidate("pba", named("none"), on_folds={"fold 1": WORST}), []
+    result = run([Proposes(pba, Candidate("faint", named("uniform").with_strength(probability=0)))], said=said)
+    assert (result.chosen, [row.label for row in result.table]) == ("none", ["none"])
+    assert {job.policy.hash for job in scripted.made[0].trained} == {named("none").hash}
+    assert "pba leaves every image as it is, so it races as none" in said
+    assert "faint leaves every image as it is, so it races as none" in said
+    both = run([Proposes(pba, TWO[1])])
+    assert (both.chosen, both.table[0].against_none is not None) == ("inverted", True)
+
+
+def test_none_is_the_label_of_nothing_else(scripted):
+    with pytest.raises(ConfigError, match="the label 'none' means no augmentation, got a policy with invert"):
+        run([Proposes(Candidate("none", WORST))])
+
+
 def test_all_methods_propose_and_the_race_decides(scripted):
     scripted.script = lambda job: {
         **by_key(job),
@@ -275,6 +293,13 @@ def test_without_a_race_the_first_method_is_asked_alone(scripted):
     assert "race" not in result.policy.provenance
 
 
+def test_without_a_race_none_is_proposed_only_if_it_is_all_there_is(scripted):
+    published = run([Published()], race=None)
+    assert (published.chosen, published.policy.name) == ("randaugment-2-9", "randaugment-2-9")
+    assert [each.label for each in published.candidates][:2] == ["none", "randaugment-2-9"]  # as they race
+    assert run([Proposes(TWO[0])], race=None).chosen == "none"
+
+
 def test_a_first_method_that_trains_needs_no_race(scripted):
     result = run([Trains(most=3), Proposes(*TWO)], race=None)
     assert (result.chosen, result.race) == ("trains-2", None)
@@ -291,7 +316,7 @@ def test_images_with_masks_have_no_race(scripted):
         assert (
             result.note == "A race trains classifiers, so images with masks have none: this is the policy of proposes."
         )
-        assert (result.chosen, scripted.made) == ("none", [])
+        assert (result.chosen, scripted.made) == ("inverted", [])
 
 
 def copies():
@@ -329,7 +354,7 @@ def test_images_that_cannot_be_raced(scripted, data, why):
 def test_time_that_is_up_before_a_race_could_begin(scripted):
     result = run([Proposes(*TWO)], end=time.time() + 9.0)
     assert result.note == "There was no race: the time was up before one could begin."
-    assert result.chosen == "none"
+    assert result.chosen == "inverted"  # nothing says that none is better
     short = run([Proposes(*TWO)], race=RaceConfig(minutes=0.01))  # asked for
     assert short.race is not None
 

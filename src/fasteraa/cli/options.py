@@ -50,7 +50,11 @@ SourceArgument = Annotated[
 DataRoot = Annotated[Path | None, typer.Option(help="Where named sets lie (default: $FASTERAA_DATA_ROOT, ./data).")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Settings from a TOML file; flags override them.")]
 Preset = Annotated[
-    str | None, typer.Option(help="paper: its objective and number of images, for cifar10, cifar100, svhn or imagenet.")
+    str | None,
+    typer.Option(
+        help="paper: each method's published settings, trainings and number of images, for cifar10, cifar100, svhn or "
+        "imagenet; other images are searched all, with the settings for CIFAR-10."
+    ),
 ]
 # the settings that have a flag; the others are set in a TOML file or with --set
 Seed = Annotated[int | None, typer.Option(help=about("seed"), show_default="0")]

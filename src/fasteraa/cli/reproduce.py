@@ -56,6 +56,10 @@ def reproduce_command(
         bool,
         typer.Option("--tune", help="Take learning rate and weight decay from a small grid first, without a policy."),
     ] = False,
+    norm_free: Annotated[
+        bool,
+        typer.Option("--norm-free", help="Search with our critic: no batch norm, and every image draws for itself."),
+    ] = False,
     device: Device = "auto",
     devices: Devices = None,
     engine: EngineName = "local",
@@ -75,7 +79,7 @@ def reproduce_command(
     from fasteraa.cli.tables import print_json, print_table
     from fasteraa.reproduce.render import caption, remarks, rows_of, summary
     from fasteraa.reproduce.setting import parse_sources
-    from fasteraa.reproduce.table_runner import reproduce
+    from fasteraa.reproduce.table_runner import not_ready, reproduce
     from fasteraa.reproduce.tables import with_beside
     from fasteraa.runtime.clock import end_of
 
@@ -83,6 +87,9 @@ def reproduce_command(
     end = end_of(minutes)
     documents: list[Any] = []
     for each in with_beside(name):
+        if each != name and not only and (why := not_ready(each, folder)):
+            echo(f"left out: {why}", err=True)
+            continue
         result = reproduce(
             each,
             folder,
@@ -100,6 +107,7 @@ def reproduce_command(
             minutes=None if math.isinf(end) else max((end - time.time()) / 60, 0.0),
             table_only=table_only,
             tune=tune,
+            norm_free=norm_free,
             say=(lambda text: None) if json_ else echo,
             command=command_line(),
         )

@@ -34,6 +34,7 @@ class Asked:
     methods_of_file: tuple[str, ...] | None = None
     of_methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings of their own
     training: RaceConfig | None = None  # of methods that train, where there is no race
+    note: str = ""  # about the preset
 
     def make_methods(self) -> list[Method]:
         return make_methods(self.methods, self.of_methods)
@@ -50,7 +51,7 @@ def effective(
     minutes: float | None = None,
 ) -> Asked:
     """`race` and `methods` None leave it to the file, where there is one. `minutes` limits everything together."""
-    settings, given = _preset(preset, source), dict(flags)
+    (settings, note), given = _preset(preset, source), dict(flags)
     tables = read_tables(config) if config is not None else {}
     settings |= read_config(config) if config is not None else {}
     own, train, of_methods = _assigned(given.pop("set_", ()))
@@ -79,6 +80,7 @@ def effective(
         of_file,
         _of_methods({**_table(tables, "methods"), **kept}, of_methods, chosen),
         None if raced else judged,
+        note,
     )
 
 
@@ -90,27 +92,28 @@ def trains_first(methods: str | None) -> bool:
 
 def _published(names: Sequence[str], source: str | None) -> dict[str, Published]:
     """What `--preset` makes of each method."""
-    return {name: METHODS.load(name).published(source or "sample") for name in names}
+    return {name: METHODS.load(name).published(_set_name(source)) for name in names}
 
 
 def _published_training(
     published: Mapping[str, Published], given: Mapping[str, Any], minutes: float | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the race and of its training: all trainings that the methods want, unless there is a limit."""
+    """Settings of the race and of its training: a method that trains runs to its end, unless there is a limit."""
+    unlimited = minutes is None and not {"minutes", "trainings"} & given.keys()
+    settings: dict[str, Any] = {}
+    if unlimited and any(METHODS.load(name).trains and any(each) for name, each in published.items()):
+        settings["trainings"] = _UNLIMITED
     training = {name: each.training for name, each in published.items() if each.training}
     if not training:
-        return {}, {}
+        return settings, {}
     first, *others = training
     if any(training[other] != training[first] for other in others):
         raise ConfigError(
             f"--preset paper: {', '.join(training)} were published with different trainings, and in a race all "
             "trainings are alike: search with one of them"
         )
-    unlimited = minutes is None and not {"minutes", "trainings"} & given.keys()
-    settings = {"trainings": _UNLIMITED} if unlimited else {}
-    return settings | {name: value for name, value in training[first].items() if name != "train"}, dict(
-        training[first].get("train", {})
-    )
+    of_race = {name: value for name, value in training[first].items() if name != "train"}
+    return settings | of_race, dict(training[first].get("train", {}))
 
 
 def _assigned(texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]:
@@ -173,20 +176,33 @@ def check_command(asked: Asked, file: Path | None, out: Path, resume: bool, comm
     raise ConfigError(f"{where} is one of fasteraa {other}: give it to that command")
 
 
-def _preset(name: str | None, source: str | None) -> dict[str, Any]:
+def _preset(name: str | None, source: str | None) -> tuple[dict[str, Any], str]:
+    """Settings, and what is to be said where nothing was published for these images."""
     if name is None:
-        return {}
+        return {}, ""
     if name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}; choices: {', '.join(PRESETS)}")
-    from fasteraa.data import recipe_for
+    from fasteraa.data.paper_subsets import RECIPES
+
+    name_of = _set_name(source)
+    if name_of not in RECIPES:
+        why = (
+            f"--preset paper: nothing was published for {quoted(name_of)}, so all images and the settings for CIFAR-10"
+        )
+        return paper_settings(), why
+    subset = RECIPES[name_of]
+    images = {"subset": subset.subset, "size": subset.size, "classes": subset.classes}
+    return {**paper_settings(name_of), **{name: value for name, value in images.items() if value is not None}}, ""
+
+
+def _set_name(source: str | None) -> str:
+    """As the authors call it; ImageNet may lie anywhere."""
     from fasteraa.data.imagenet import find_imagenet
     from fasteraa.data.named import IMAGENET
 
-    is_imagenet = source is not None and find_imagenet(Path(source)) is not None
-    name_of = IMAGENET if is_imagenet else source or "sample"
-    subset = recipe_for(name_of)
-    images = {"subset": subset.subset, "size": subset.size, "classes": subset.classes}
-    return {**paper_settings(name_of), **{name: value for name, value in images.items() if value is not None}}
+    if source is not None and find_imagenet(Path(source)) is not None:
+        return IMAGENET
+    return source or "sample"
 
 
 def _list(text: str) -> list[str]:
@@ -253,6 +269,8 @@ def run_search(
         return
     shown = Silent() if as_json else for_this_terminal()
     with track(*trackers, folder=out, config=asked.config, progress=shown, resume=resume) as progress:
+        if asked.note:
+            progress.say(asked.note)
         result = search(
             source,
             asked.config,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fasteraa.comparison.contenders import parse_contenders, split_names
 from fasteraa.errors import ConfigError
 from fasteraa.methods import Candidate
-from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.policy.resolve import load_policy
 from fasteraa.runtime.files import as_file_name
+from fasteraa.selection.race import with_none
+from fasteraa.train.runner import Say
 
 
-def parse_candidates(given: str | Sequence[str | Policy | Candidate]) -> list[Candidate]:
+def parse_candidates(given: str | Sequence[str | Policy | Candidate], say: Say) -> list[Candidate]:
     """`none,runs/a,mine=policy.json`, or a list of names, policies and candidates. `none` takes part in any case."""
-    return _with_none(_named(given) if isinstance(given, str) else [_candidate(each) for each in given])
+    return with_none(_named(given) if isinstance(given, str) else [_candidate(each) for each in given], say)
 
 
 def _named(text: str) -> list[Candidate]:
@@ -44,11 +44,3 @@ def _candidate(given: str | Policy | Candidate) -> Candidate:
 def _label(policy: Policy) -> str:
     """One that can be typed."""
     return as_file_name(policy.name) or "policy"
-
-
-def _with_none(candidates: list[Candidate]) -> list[Candidate]:
-    """What does nothing is what the others must beat: it takes part, and under its name."""
-    none = named("none")
-    if not any(each.policy.hash == none.hash for each in candidates):
-        return [Candidate("none", none), *candidates]
-    return [replace(each, label="none") if each.policy.hash == none.hash else each for each in candidates]

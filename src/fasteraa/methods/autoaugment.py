@@ -56,8 +56,8 @@ class AutoAugment(BlackBox):
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:
-        """Its networks for CIFAR-10, whose learning rate falls by a cosine."""
-        train = {"learning_rate": 0.01, "weight_decay": 1e-4, "batch_size": 128}
+        """Its networks for CIFAR-10, whose learning rate falls by a cosine from the first step on."""
+        train = {"learning_rate": 0.01, "weight_decay": 1e-4, "batch_size": 128, "warmup": 0.0}
         return Published({"epochs": 120}, {"network": "wrn-40-2", "epochs": 120, "train": train})
 
     @classmethod

@@ -41,13 +41,15 @@ from fasteraa.runtime.settings import Settings, setting
 from fasteraa.train.device_batches import DeviceFeed
 from fasteraa.train.guess import Guess, load_guess
 from fasteraa.train.job import TrainJob
-from fasteraa.train.recipe import epochs_words
+from fasteraa.train.recipe import PAPER, epochs_words
 from fasteraa.train.runner import Runner, Say
 
 _NETWORKS_SHARE = 0.5  # of the budget, at most
 _STEP_COST = 3  # forward and backward, in forward passes
 _LINE_EVERY = 50  # trials, of progress
 _FEW = 20  # trials of a fold, for which processes that suggest are not worth starting
+_RECIPES = {"svhn": "svhn/wrn-40-2", "imagenet": "imagenet/resnet-50"}  # of what was published; of others CIFAR's
+_TRAINED = ("learning_rate", "weight_decay", "batch_size", "warmup", "clip", "cutout", "crop_kind")
 _AT_ONCE = {"cuda": 2**27, "cpu": 2**22}  # values that are augmented at once
 
 
@@ -78,9 +80,12 @@ class FastAA(BlackBox):
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:
-        """Its networks, which it trains with cutout."""
-        train = {"learning_rate": 0.1, "weight_decay": 2e-4, "batch_size": 128, "warmup": 5.0, "cutout": 16}
-        return Published({"epochs": 200}, {"network": "wrn-40-2", "epochs": 200, "train": train})
+        """Its networks: WRN-40-2, trained with cutout; on ImageNet ResNet-50, without."""
+        recipe = PAPER[_RECIPES.get(source, "cifar/wrn-40-2")]
+        train = {name: getattr(recipe, name) for name in _TRAINED}
+        return Published(
+            {"epochs": recipe.epochs}, {"network": recipe.network, "epochs": recipe.epochs, "train": train}
+        )
 
     @classmethod
     def reduced(cls) -> Self:

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Self
 
 from fasteraa.methods.black_box import FEWEST, BlackBox, Tried, best_first
+from fasteraa.methods.method import Published
 from fasteraa.methods.space import Space, concatenated, space_of
 from fasteraa.methods.task import Task
 from fasteraa.policy.policy import Policy
@@ -31,6 +32,11 @@ class RandomSearch(BlackBox):
 
     def __init__(self, settings: RandomSettings | None = None):
         self.settings = settings or RandomSettings()
+
+    @classmethod
+    def published(cls, source: str = "cifar10") -> Published:
+        """All of its policies: nobody published it, it is what the published ones have to beat."""
+        return Published({"policies": RandomSettings().policies})
 
     @classmethod
     def reduced(cls) -> Self:

@@ -124,6 +124,20 @@ class Policy:
         return max(len(sub.stages) for sub in self.sub_policies)
 
     @property
+    def does_nothing(self) -> bool:
+        """Whether it leaves every image as it is: no operation can happen, or only some that have no effect."""
+        if not self.strength.most:
+            return True
+        return not any(often and self._has_effect(choice) for choice, often in self.scaled().exposures())
+
+    def _has_effect(self, choice: Choice) -> bool:
+        """At magnitude 0 an operation has none, unless the policy's own span begins elsewhere."""
+        usual, span = find(choice.op).span, self.span(choice.op)
+        if usual is None or span is None or choice.range[1] > 0:
+            return True
+        return (span.at_zero, span.unit) != (usual.at_zero, usual.unit)
+
+    @property
     def scheduled(self) -> bool:
         """Whether it changes during a training."""
         return any(sub.during is not None for sub in self.sub_policies)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fasteraa.errors import ConfigError
 from fasteraa.methods import METHODS
 from fasteraa.methods.config import paper_settings
 from fasteraa.reproduce.schema import CHUNKED, Cost, Line, Search, Table, search_on
@@ -62,19 +63,23 @@ def equal_budget(minutes: float, name: str, best_of: tuple[str, int] | None = No
 
 
 def among_best(table: Table, out: Path) -> Table:
-    """Of the methods with a budget only those that were best in the table before, once that is there."""
+    """Of the methods with a budget only those that were best in the table before; ConfigError until that is there."""
     if table.best_of is None:
         return table
     before, count = table.best_of
     file = out / before / "table.json"
-    if not file.exists():
-        return table
-    lines = [line for line in read_json(file)["lines"] if line["ours"] is not None and line["measure"] == "error"]
-    errors = {line["label"]: line["ours"]["mean"] for line in lines}
+    lines = read_json(file)["lines"] if file.exists() else []
+    errors = {
+        line["label"]: line["ours"]["mean"] for line in lines if line["ours"] is not None and line["measure"] == "error"
+    }
     contenders = [line.label for line in table.lines if _is_contender(line) and line.label in errors]
+    if len(contenders) < count:
+        raise ConfigError(
+            f"{table.name} is for the {count} best methods of {before}, of which {len(contenders)} are finished in "
+            f"{str(out)!r}: first fasteraa reproduce {before} --out {out}, or name methods with --only"
+        )
     best = sorted(contenders, key=lambda label: errors[label])[:count]
-    kept = tuple(line for line in table.lines if not _is_contender(line) or line.label in best)
-    return replace(table, lines=kept) if len(best) == count else table
+    return replace(table, lines=tuple(line for line in table.lines if not _is_contender(line) or line.label in best))
 
 
 def _is_contender(line: Line) -> bool:

@@ -1,7 +1,7 @@
 """What a table is: lines, each one number, with what was measured elsewhere and how to do it again.
 
-The policy of a line is a name, a search to make, or None where the paper quotes a system of which there is no policy
-here. `paper` is None where the paper has no number: in its figures, and for what we add.
+The policy of a line is a name, a search to make, or None where the paper quotes a system that is not searched for it.
+`paper` is None where the paper has no number: in its figures, and for what we add.
 """
 
 from __future__ import annotations
@@ -152,6 +152,20 @@ OWN_RECIPES: dict[str, TrainRecipe] = {
 
 
 CHUNKED = "/chunks"  # at the end of a recipe's name: as the paper trains with policies of its own search
+
+
+def with_norm_free_critic(table: Table) -> Table:
+    """With our critic in the paper's search: without batch norm, and every image draws for itself, in training too."""
+    return replace(table, title=f"{table.title}, norm-free critic", lines=tuple(map(_norm_free, table.lines)))
+
+
+def _norm_free(line: Line) -> Line:
+    if not isinstance(line.policy, Search) or line.policy.settings.get("critic_norm") != "batch":
+        return line
+    ours = MappingProxyType({**line.policy.settings, "critic_norm": "none", "chunk_size": 1})
+    label = line.label if NORM_FREE in line.label else line.label.replace(OURS, NORM_FREE, 1)
+    policy = replace(line.policy, settings=ours)
+    return replace(line, policy=policy, label=label, recipe=line.recipe.removesuffix(CHUNKED))
 
 
 def find_recipe(name: str) -> TrainRecipe:

@@ -13,7 +13,7 @@ from fasteraa.reproduce.equal_budget import among_best
 from fasteraa.reproduce.published_costs import Measured, dada_step, fast_aa_trial, gradient_step, hours
 from fasteraa.reproduce.render import publish
 from fasteraa.reproduce.result import LineResult, Reproduction
-from fasteraa.reproduce.schema import DATA, Cost, Line, Search, Table
+from fasteraa.reproduce.schema import DATA, Cost, Line, Search, Table, with_norm_free_critic
 from fasteraa.reproduce.search_store import SearchStore
 from fasteraa.reproduce.searches import make_searches
 from fasteraa.reproduce.setting import Setting, check_sources
@@ -47,6 +47,7 @@ def reproduce(
     minutes: float | None = None,
     table_only: bool = False,
     tune: bool = False,
+    norm_free: bool = False,
     say: Say = print,
     command: str | None = None,
 ) -> Reproduction:
@@ -54,10 +55,12 @@ def reproduce(
 
     `sources` names what stands in for a data set (`{"cifar10": "cifar10.npz"}`), `only` picks lines that have
     each of these in data, network or label, `table_only` makes the table from what is there. `tune` takes learning rate
-    and weight decay of each data set's trainings from a grid, without a policy. Trainings use every GPU of the machine
-    (`devices="0,1"`: these), or with `engine="ray"` the cluster at `address`. Runs keep `command`.
+    and weight decay of each data set's trainings from a grid, without a policy. `norm_free` searches with our critic
+    where the paper's has batch norm. Trainings use every GPU of the machine (`devices="0,1"`: these), or with
+    `engine="ray"` the cluster at `address`. Runs keep `command`.
     """
     table, until = find_table(name), end_of(minutes)
+    table = with_norm_free_critic(table) if norm_free else table
     trainer = Engine(
         name=engine,
         device="cpu" if quick else device,
@@ -96,6 +99,15 @@ def reproduce(
         raise
     publish(result, folder / name)
     return result
+
+
+def not_ready(name: str, out: Path) -> str:
+    """Why a table cannot be made yet; empty if it can."""
+    try:
+        among_best(find_table(name), out)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 class TableRunner:
@@ -194,7 +206,7 @@ class TableRunner:
         can_tell = index not in self.lines or self._is_known(line)
         words = [line.note] if line.note else []
         if line.policy is None:
-            words.append("quoted by the paper; no policy of it here")
+            words.append("quoted by the paper; not searched for this table")
         elif index not in self.lines:
             words.append("not asked for")
         elif not values:

@@ -26,7 +26,8 @@ from fasteraa.selection.finetuning import methods_budget
 from fasteraa.selection.folds import folded, judged_by_validation, raceable, without_training
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
-from fasteraa.selection.result import RaceResult, Result, chosen_policy
+from fasteraa.selection.race import with_none
+from fasteraa.selection.result import RaceResult, Result, best_guess, chosen_policy
 from fasteraa.selection.schedule import LEAST_CANDIDATES, trainings_of_rounds
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import TrainRecipe
@@ -95,16 +96,6 @@ def _all_of(
     return candidates
 
 
-def _with_none(candidates: list[Candidate]) -> list[Candidate]:
-    """Doing nothing takes part in every race: it is what the others must beat."""
-    none = named("none")
-    return (
-        candidates
-        if any(each.policy.hash == none.hash for each in candidates)
-        else [Candidate("none", none), *candidates]
-    )
-
-
 def _judged(
     task: Task,
     methods: Sequence[Method],
@@ -149,7 +140,7 @@ def _judged(
                 return proposed, None
             candidates, task = _all_of(methods, proposed, race), judged_by_validation(task)
             try:
-                result = run_race(_with_none(candidates), task, runner, budget, spent=spent)
+                result = run_race(with_none(candidates, say), task, runner, budget, spent=spent)
             except OutOfTime as error:
                 raise RaceError("the time was up in its first round") from error
         minutes = max(settings.minutes, decisions.get("setup").get("minutes", 0.0))  # what its race had
@@ -272,7 +263,7 @@ def _race_again(decisions: Decisions, race: RaceConfig, say: Say) -> None:
 
 
 def _result(task: Task, candidates: Sequence[Candidate], race: RaceResult | None, note: str) -> Result:
-    winner = race.chosen.candidate if race else candidates[0]
+    winner = race.chosen.candidate if race else best_guess(candidates)
     effects = next((each.details["effects"] for each in candidates if "effects" in each.details), None)
     origin = _origin(task, candidates)
     more = {"effects": effects.table()} if effects else {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from fasteraa.errors import ConfigError, OutOfTime, RaceError
 from fasteraa.methods import Budget, Candidate, Expected
 from fasteraa.methods.task import Task, shortened
+from fasteraa.policy.named import named
 from fasteraa.selection.prior import with_prior
 from fasteraa.selection.ranking import Trial, best_of, choose, keep_first
 from fasteraa.selection.result import RaceResult
@@ -31,7 +32,7 @@ from fasteraa.selection.schedule import (
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.metrics import effective_images
 from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, run_jobs
+from fasteraa.train.runner import Runner, Say, run_jobs
 
 _PLAN = "race/plan"
 
@@ -80,6 +81,21 @@ def race(
         counted=budget.trainings or 0,
         informative=_informative(task, schedule, runner, spent) if budget.trainings is None else None,
     )
+
+
+def with_none(candidates: Sequence[Candidate], say: Say) -> list[Candidate]:
+    """With one `none`, which does nothing and is what the others must beat: what else does nothing is left out."""
+    none, kept = Candidate("none", named("none")), []
+    for each in candidates:
+        if each.label == "none":
+            if not each.policy.does_nothing:
+                raise ConfigError(f"the label 'none' means no augmentation, got a policy with {each.policy.ops[0]}")
+            kept.append(none)
+        elif each.policy.does_nothing:
+            say(f"{each.label} leaves every image as it is, so it races as none")
+        else:
+            kept.append(each)
+    return kept if any(each is none for each in kept) else [none, *kept]
 
 
 def check_candidates(candidates: Sequence[Candidate]) -> None:

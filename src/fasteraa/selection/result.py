@@ -298,7 +298,7 @@ class Result:
     @property
     def chosen(self) -> str:
         """The label of the policy to use."""
-        return self.race.chosen.label if self.race else self.candidates[0].label
+        return self.race.chosen.label if self.race else best_guess(self.candidates).label
 
     @property
     def finished(self) -> bool:
@@ -316,6 +316,11 @@ def bars(table: Sequence[Row]) -> str:
         shown = "failed" if row.failed else "eliminated" if row.eliminated else bar
         lines.append(f"  {row.label:{width}}  {shown:{_BAR}}  {row.error:7.1f}  {row.loss:6.3f}  {row.trainings:9d}")
     return "\n".join(lines)
+
+
+def best_guess(candidates: Sequence[Candidate]) -> Candidate:
+    """Without a race the first that augments at all: `none` is what others are compared with, not a proposal."""
+    return next((each for each in candidates if not each.policy.does_nothing), candidates[0])
 
 
 def chosen_policy(candidate: Candidate, origin: Mapping[str, Any], race: RaceResult | None, **more: Any) -> Policy:
