@@ -126,7 +126,7 @@ def test_a_prediction_is_one_for_the_training_to_come(tmp_path, monkeypatch):
     for epochs in (8, 16, 72):
         longer = replace(task, recipe=replace(RECIPE, epochs=epochs))
         far = with_prior([*CANDIDATES, own], longer, runner, seed=0, epochs=8)
-    assert lengths == [1.0, 1.0, 2.0, 2.0, 8.0, 8.0]
+    assert lengths == [1.0, 1.0, 2.0, 2.0, 9.0, 9.0]
     assert {each.label: each.expected for each in far if each.expected} == {"own": own.expected}
     assert far[0].label == "none"
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods import Candidate, Expected
-from fasteraa.methods.task import Task
+from fasteraa.methods.task import PREDICTABLE, Task
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.device import find_device
 from fasteraa.runtime.documents import read_json
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _LEAST_LOSS = 1e-3
 _FITTED = (-4.0, 0.0)  # the range of `unlearned` in the sets that the lines were fitted to
-_LONGEST = 8.0  # times as long as the race's trainings: further away the line for longer ones was not checked
 _FEATURES = 7  # of `Traits`
 _BASE = 4.0  # it was fitted to trainings of four times the length
 
@@ -129,7 +128,7 @@ def longer_spread(length: float, prior: str = "") -> float:
 
 
 def _quadruplings(length: float) -> float:
-    return math.log(min(max(length, 1.0), _LONGEST)) / math.log(_BASE)
+    return math.log(min(max(length, 1.0), PREDICTABLE)) / math.log(_BASE)
 
 
 # --- candidates ------------------------------------------------------------------------------------------------------
@@ -161,10 +160,10 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
     if is_guessing(clean.plain.error, job.split.held_out.labels):
         return [*first, *others]
     length = task.recipe.epochs / epochs
-    predicted = [_predicted(each, clean, job, outcome, min(length, _LONGEST), task.prior) for each in others]
+    predicted = [_predicted(each, clean, job, outcome, length, task.prior) for each in others]
     ordered = sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)
     own = {each.label: each.expected for each in others}
-    return [*first, *(each if length <= _LONGEST else replace(each, expected=own[each.label]) for each in ordered)]
+    return [*first, *(each if length <= PREDICTABLE else replace(each, expected=own[each.label]) for each in ordered)]
 
 
 def is_guessing(error: float, labels: Tensor) -> bool:
