@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 from functools import cache
 from importlib.resources import files
@@ -36,6 +37,7 @@ def test_the_prior_is_that_of_the_record():
     made = tool("prior").fitted(tool("prior").read_records([MEASURED]))
     kept = json.loads(files("fasteraa.selection").joinpath("prior.json").read_text())
     assert made["longer"] == pytest.approx(kept["longer"], abs=1e-3)
+    assert made["other networks"] == pytest.approx(kept["other networks"], abs=1e-3)
     for name in ("level", "spread", "weights", "means", "scales"):
         assert made["effect"][name] == pytest.approx(kept["effect"][name], abs=1e-3), name
 
@@ -54,6 +56,24 @@ def test_the_same_images_of_two_networks_are_left_out_together():
     both["sets"] = {f"{name}@{net}": each for name, each in both["sets"].items() for net in ("small", "wrn-16-2")}
     assert prior.without_sets(both, ["intel"])["sets"].keys() == {"chest@small", "chest@wrn-16-2"}
     assert set(prior.effect_rows(both).sets) == {"intel", "chest"}
+
+
+def test_races_with_another_network_say_how_far_no_effect_is_off(monkeypatch, tmp_path):
+    """Losses 0.2 above and 0.2 below those of none, noise of two folds of 400 images at 20 % errors left out."""
+    prior, row = tool("prior"), {"errors": [20.0, 20.0], "losses": [1.0, 1.0]}
+    table = [{"candidate": "none", **row}] + [
+        {"candidate": str(sign), "expected": [0.1, 0.1], **row, "losses": [math.exp(0.2 * sign)]} for sign in (1, -1)
+    ]
+    race = {"network": "small", "images": 1200, "folds": 3, "table": table}
+    races = {"sets": {name: {"searches": {"a": {"race": race}}} for name in ("one", "two")}}
+    (tmp_path / "races.json").write_text(json.dumps(races))
+    monkeypatch.setattr(prior, "RACES", tmp_path / "races.json")
+    of = {"about": {"network": "wrn-16-2"}}
+    assert [(each.set, each.predicted) for each in prior.raced_elsewhere(of, ["two"])] == [("one", 0.1)] * 2
+    rows = prior.raced_elsewhere(of)
+    assert [each.measured for each in rows] == pytest.approx([0.2, -0.2] * 2)
+    assert prior.spread_elsewhere(rows) == pytest.approx(math.sqrt(0.04 - 0.62**2 * 0.8 / (0.2 * 400)))
+    assert prior.raced_elsewhere({"about": {"network": "wrn-16-2, small"}}) == []
 
 
 def test_races_are_replayed_on_images_that_they_did_not_see(tmp_path):
