@@ -332,16 +332,20 @@ def _report(name: str, truth: np.ndarray, values: np.ndarray) -> str:
 
 def label_means(content: Mapping[str, Any], line: Line) -> np.ndarray:
     """What constants would say: the mean effect of the policy on the other sets, whatever the length."""
-    labels = [
-        label
+    of = np.array([label for label, _ in effect_keys(content)])
+    return np.array([line.y[(of == of[i]) & (line.sets != line.sets[i])].mean() for i in range(len(of))])
+
+
+def effect_keys(content: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The policy and the epochs of each of `effect_rows`."""
+    return [
+        (label, epochs)
         for record in content["sets"].values()
         for label in policies_of(record)
         if label != "none"
         for epochs in (SHORT, LONG)
         if sum(_has(record, label, epochs, each["fold"]) for each in record["seen"] if each["epochs"] == epochs) > 1
     ]
-    of = np.array(labels)
-    return np.array([line.y[(of == of[i]) & (line.sets != line.sets[i])].mean() for i in range(len(of))])
 
 
 def _has(record: Mapping[str, Any], label: str, epochs: int, fold: str) -> bool:

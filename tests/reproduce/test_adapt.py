@@ -4,10 +4,12 @@ import importlib.util
 import json
 import math
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +88,27 @@ def test_races_are_replayed_on_images_that_they_did_not_see(tmp_path):
         assert decision.chosen_at(race, 1.1) == "none"  # nothing is that sure
     chosen = [decision.chosen_at(race, 0.8) for race in races]
     assert any(label != "none" for label in chosen)
+
+
+def test_the_noise_of_none_is_common_to_all_differences():
+    """Two policies and none on three folds: what moves none alone moves every difference to it."""
+    effects, moved = np.array([[0.0], [-0.2], [0.4]]), np.array([[0.1, -0.1, 0.0], [0.0] * 3, [0.0] * 3])
+    parts = tool("decision").Parts.of(effects + moved, 0)
+    assert parts.difference == pytest.approx(parts.common) == pytest.approx(0.01)
+    steady = tool("decision").Parts.of(effects + np.array([0.5, -0.5, 0.0]), 0)
+    assert steady[2:] == pytest.approx((0.0, 0.0, 0.0))
+    assert (steady.candidates, steady.folds) == pytest.approx((effects.var(ddof=1), 0.25))
+
+
+def test_simulated_races_choose_what_is_better_and_never_what_is_clearly_worse(tmp_path):
+    decision = tool("decision")
+    content = record("chest", "fashion", "cifar10", "dtd10")
+    known = list(decision.replays(content, tmp_path))
+    first = next(race for race in known if race.folds == 1)
+    quiet = decision.Parts(1.0, 1.0, 0.0, 1e-8, 1e-9)
+    assert decision._races(first, quiet, 15, (1, 1), (1, 1)) == pytest.approx(min(first.truth.values()), abs=1e-3)
+    worse = replace(first, truth=dict.fromkeys(first.truth, 0.5))
+    assert decision._races(worse, quiet, 6, (1, 1), (1, 1)) == 0.0
 
 
 def test_harm_is_tested_one_sided_and_corrected():
