@@ -4,7 +4,8 @@
 
 Races are replayed: on one or two folds of a set every policy was trained once, the prior is fitted to the other sets,
 and `selection.ranking` decides. The truth is the loss on the folds that the race did not see, in trainings of the same
-length or of four times the length. Each set is judged by lines that it had no part in.
+length or of four times the length. Each set is judged by lines that it had no part in. The same record
+tells where the noise of a race is and, by simulation, which trainings tell most.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import prior
@@ -27,6 +28,7 @@ from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.policy import Policy
 from fasteraa.selection import ranking
 from fasteraa.selection.prior import Traits, predict
+from fasteraa.selection.schedule import trainings_of_rounds
 from fasteraa.train.metrics import Measured
 
 LEVELS = (1e-9, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -173,6 +175,151 @@ def calibration(some: Sequence[Replay]) -> Iterator[str]:
     yield f"\nstandardised errors: mean {np.mean(scores):+.2f}, spread {np.std(scores):.2f} (1 if calibrated)"
 
 
+# --- where the noise is ----------------------------------------------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """Variances of the log loss on a set: of its candidates, its folds (with their seeds), and what neither explains.
+
+    `difference`: of one training's difference to `none` between folds; `common`: the part that all policies share.
+    """
+
+    candidates: float
+    folds: float
+    rest: float
+    difference: float
+    common: float
+
+    @classmethod
+    def of(cls, losses: np.ndarray, none: int) -> Parts:
+        """Of logarithms, a row for each policy and a column for each fold."""
+        count, folds = losses.shape
+        residuals = losses - losses.mean(1, keepdims=True) - losses.mean(0) + losses.mean()
+        rest = float((residuals**2).sum() / ((count - 1) * (folds - 1)))
+        away = np.delete(losses, none, 0) - losses[none]
+        away -= away.mean(1, keepdims=True)
+        return cls(
+            max(float(losses.mean(1).var(ddof=1)) - rest / folds, 0.0),
+            float(losses.mean(0).var(ddof=1)),
+            rest,
+            float((away**2).sum() / (len(away) * (folds - 1))),
+            float((away.mean(0) ** 2).sum() / (folds - 1)),
+        )
+
+
+def parts_of(content: Mapping[str, Any], epochs: int) -> Parts:
+    """The mean over the sets that have all folds."""
+    found = []
+    for record in content["sets"].values():
+        rows = {
+            (row["label"], row["on"]): _log(row)
+            for row in record["rows"]
+            if row["epochs"] == epochs and row["on"].startswith("fold") and not row["failed"]
+        }
+        labels, folds = sorted({label for label, _ in rows}), sorted({fold for _, fold in rows})
+        if len(folds) == prior.FOLDS:
+            losses = np.array([[rows[label, fold] for fold in folds] for label in labels])
+            found.append(Parts.of(losses, labels.index("none")))
+    return Parts(*np.mean(found, 0))
+
+
+def noise_table(content: Mapping[str, Any]) -> Iterator[str]:
+    yield "| epochs | candidates | folds | rest | sd of a difference to none | of it common to all policies |"
+    yield "|---" * 6 + "|"
+    for epochs in (prior.SHORT, prior.LONG):
+        parts = parts_of(content, epochs)
+        shares = np.array(parts[:3]) / sum(parts[:3])
+        yield (
+            f"| {epochs} | {' | '.join(f'{share:.0%}' for share in shares)} | {math.sqrt(parts.difference):.3f} | "
+            f"{math.sqrt(parts.common):.3f} |"
+        )
+
+
+def seed_spread(none: bool) -> float:
+    """Of the log loss on test images between seeds, of `none` or of policies that no search chose."""
+    variances = []
+    for record in json.loads(prior.RACES.read_text())["sets"].values():
+        losses: dict[str, list[float]] = {}
+        for row in record["rows"]:
+            losses.setdefault(row["label"], []).append(_log(row))
+        some = [each for label, each in losses.items() if (label == "none") == none and label not in record["searches"]]
+        variances.append(fmean(float(np.var(each, ddof=1)) for each in some))
+    return math.sqrt(fmean(variances))
+
+
+def errors_by_length(content: Mapping[str, Any]) -> Iterator[str]:
+    """Of the prior, each set by the others, beside the mean of the policy at that length on the others."""
+    line, keys = prior.effect_rows(content), prior.effect_keys(content)
+    values, labels, lengths = prior.predicted_elsewhere(line, True), *map(np.array, zip(*keys, strict=True))
+    means = np.array(
+        [
+            line.y[(labels == label) & (lengths == epochs) & (line.sets != name)].mean()
+            for label, epochs, name in zip(labels, lengths, line.sets, strict=True)
+        ]
+    )
+    yield "| epochs | this prior | the policy's mean at that length | no effect | n |"
+    yield "|---" * 5 + "|"
+    for epochs in (prior.SHORT, prior.LONG):
+        at = lengths == epochs
+        errors = [np.sqrt(np.mean((line.y[at] - each[at]) ** 2)) for each in (values, means, np.zeros(len(line.y)))]
+        yield f"| {epochs} | {' | '.join(f'{error:.3f}' for error in errors)} | {at.sum()} |"
+
+
+# --- which trainings tell most ---------------------------------------------------------------------------------------
+
+# candidates, trainings of each in each round, and of `none`
+DESIGNS = (
+    (6, (1, 1, 1), (1, 1, 1)),
+    (6, (1, 1, 2), (1, 1, 2)),
+    (6, (1, 1, 1), (2, 2, 2)),
+    (5, (1, 1, 1), (2, 1, 1)),
+    (4, (1, 1, 1), (2, 2, 2)),
+    (4, (1, 1, 2), (1, 1, 2)),
+    (3, (1, 1, 2), (1, 1, 2)),
+    (2, (2, 2, 2), (2, 2, 2)),
+)
+TIMES = 400  # races of each design on each set and length
+
+
+def simulated(content: Mapping[str, Any], known: Sequence[Replay]) -> Iterator[str]:
+    """Races without a prior, with the recorded effects and their noise; the prior says who takes part."""
+    first = {(each.set, each.epochs): each for each in known if each.folds == 1 and each.length == 1}
+    yield "| candidates, with none | of each, by round | of none | trainings | change of the log loss |"
+    yield "|---" * 5 + "|"
+    for count, repeats, of_none in DESIGNS:
+        changes = [_races(each, parts_of(content, each.epochs), count, repeats, of_none) for each in first.values()]
+        trainings = sum(
+            each * (size - 1) + none
+            for each, none, size in zip(repeats, of_none, _sizes(count, len(repeats)), strict=True)
+        )
+        yield f"| {count} | {repeats} | {of_none} | {trainings} | {fmean(changes):+.3f} |"
+    yield f"| the best in truth | | | | {fmean(min(each.truth.values()) for each in first.values()):+.3f} |"
+
+
+def _sizes(count: int, rounds: int) -> list[int]:
+    return trainings_of_rounds(count, (1,) * rounds)
+
+
+def _races(replay: Replay, parts: Parts, count: int, repeats: Sequence[int], of_none: Sequence[int]) -> float:
+    """The mean change of the loss by what is chosen, `TIMES` races at once; the truth is that of the other folds."""
+    rng = np.random.default_rng(0)
+    raced = sorted((each for each in replay.trials if each.expected), key=lambda trial: trial.expected.effect)
+    truth = np.array([replay.truth[trial.label] for trial in raced[: count - 1]])
+    own, shared = math.sqrt(max(parts.difference - parts.common, 0.0)), math.sqrt(parts.common)
+    total, none, alive = np.zeros((TIMES, count - 1)), np.zeros((TIMES, 1)), np.ones((TIMES, count - 1), bool)
+    done, done_none = 0, 0
+    for each, again, size in zip(repeats, of_none, _sizes(count, len(repeats)), strict=True):
+        ranks = np.where(alive, total, np.inf).argsort(1).argsort(1)
+        alive &= ranks < size - 1
+        total += each * truth + math.sqrt(each) * own * rng.standard_normal(total.shape)
+        none += math.sqrt(again) * shared * rng.standard_normal(none.shape)
+        done, done_none = done + each, done_none + again
+    means = total / done + none / done_none
+    spread = math.sqrt(own**2 / done + shared**2 / done_none)
+    better = np.where(alive & (NormalDist().inv_cdf(ranking.PROBABLY) * spread <= -means), means, np.inf)
+    return float(np.where(np.isinf(better).all(1), 0.0, truth[better.argmin(1)]).mean())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
@@ -181,12 +328,30 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         known = list(replays(content, Path(scratch)))
         bare = [_without_expectations(each) for each in known]
+        print("\n## where the variance of the log loss is\n")
+        print("\n".join(noise_table(content)))
+        print(f"\nbetween seeds, on test images: none {seed_spread(True):.3f}, others {seed_spread(False):.3f}")
+        print("\n## error of predictions by length\n")
+        print("\n".join(errors_by_length(content)))
+        print("\n## simulated races\n")
+        print("\n".join(simulated(content, known)))
+        short = [each for each in known if each.folds == 1 and each.length == 1 and each.epochs == prior.SHORT]
+        print(f"\n## one fold, {prior.SHORT} epochs, {len(short)} races: change of the log loss\n")
+        for title, some in (
+            ("all policies", short),
+            ("without faster-aa", [_without_searched(each) for each in short]),
+        ):
+            print(f"{title}: {fmean(each.truth[chosen_at(each, ranking.PROBABLY)] for each in some):+.3f}")
         for title, some in (("with the prior", known), ("by what was raced alone", bare)):
             for length in (1.0, 4.0):
                 of_length = [each for each in some if each.length == length]
                 print(f"\n## {title}, trainings to come of {length:g} times the length, {len(of_length)} races\n")
                 print("\n".join(decisions(of_length)), end="\n\n")
                 print("\n".join(calibration(of_length)))
+
+
+def _without_searched(replay: Replay) -> Replay:
+    return replace(replay, trials=tuple(each for each in replay.trials if not each.label.startswith("faster-aa")))
 
 
 def _without_expectations(replay: Replay) -> Replay:

@@ -26,13 +26,15 @@ import torch
 
 from fasteraa._version import commit
 from fasteraa.data import ImageSet
+from fasteraa.methods import Candidate
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa.run import gradient_search
 from fasteraa.ops import OPS
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Choice, Policy, SubPolicy
 from fasteraa.runtime.device import device_name, find_device
-from fasteraa.selection.prior import Traits
+from fasteraa.selection.prior import Traits, fitted_to
+from fasteraa.selection.ranking import Trial
 from fasteraa.train.affinity import CleanNetwork, load_clean
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.metrics import Measured
@@ -200,7 +202,9 @@ def measure(
 # --- fitting ---------------------------------------------------------------------------------------------------------
 
 
-PRIOR = Path(__file__).resolve().parent.parent / "src" / "fasteraa" / "selection" / "prior.json"
+ROOT = Path(__file__).resolve().parent.parent
+PRIOR = ROOT / "src" / "fasteraa" / "selection" / "prior.json"
+RACES = ROOT / "results" / "unseen" / "zoo.json"  # their losses on held-out training images, no test image
 
 
 class Line(NamedTuple):
@@ -328,16 +332,20 @@ def _report(name: str, truth: np.ndarray, values: np.ndarray) -> str:
 
 def label_means(content: Mapping[str, Any], line: Line) -> np.ndarray:
     """What constants would say: the mean effect of the policy on the other sets, whatever the length."""
-    labels = [
-        label
+    of = np.array([label for label, _ in effect_keys(content)])
+    return np.array([line.y[(of == of[i]) & (line.sets != line.sets[i])].mean() for i in range(len(of))])
+
+
+def effect_keys(content: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The policy and the epochs of each of `effect_rows`."""
+    return [
+        (label, epochs)
         for record in content["sets"].values()
         for label in policies_of(record)
         if label != "none"
         for epochs in (SHORT, LONG)
         if sum(_has(record, label, epochs, each["fold"]) for each in record["seen"] if each["epochs"] == epochs) > 1
     ]
-    of = np.array(labels)
-    return np.array([line.y[(of == of[i]) & (line.sets != line.sets[i])].mean() for i in range(len(of))])
 
 
 def _has(record: Mapping[str, Any], label: str, epochs: int, fold: str) -> bool:
@@ -370,7 +378,48 @@ def without_sets(content: Mapping[str, Any], names: Collection[str]) -> dict[str
     return {**content, "sets": {name: each for name, each in content["sets"].items() if set_of(name) not in names}}
 
 
-def fitted(content: Mapping[str, Any]) -> dict[str, Any]:
+class Raced(NamedTuple):
+    """A candidate in a recorded race with another network: what was predicted, and measured on held-out images."""
+
+    set: str
+    predicted: float
+    measured: float  # logarithm of the loss relative to that of `none`
+    noise: float
+
+
+def raced_elsewhere(content: Mapping[str, Any], without: Collection[str] = ()) -> list[Raced]:
+    races = [
+        (name, search["race"])
+        for name, record in json.loads(RACES.read_text())["sets"].items()
+        if name not in without
+        for search in record["searches"].values()
+    ]
+    return [
+        Raced(name, row["expected"][0], *_measured_in(race, row))
+        for name, race in races
+        if race["network"] not in fitted_to(content)
+        for row in race["table"]
+        if "expected" in row and "failed" not in row
+    ]
+
+
+def _measured_in(race: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[float, float]:
+    """On the folds of both, and one standard error of it."""
+    none = next(each for each in race["table"] if each["candidate"] == "none")
+    count = min(len(row["losses"]), len(none["losses"]))
+    errors, scores = tuple(none["errors"][:count]), tuple(none["losses"][:count])
+    trial = Trial(
+        Candidate("none", named("none")), errors, scores=scores, images=count * race["images"] // race["folds"]
+    )
+    return float(np.mean(np.log(row["losses"][:count])) - np.mean(trial.logarithms)), trial.noise
+
+
+def spread_elsewhere(rows: Sequence[Raced]) -> float:
+    """How far no effect is off, one standard deviation, what noise explains left out."""
+    return math.sqrt(max(np.mean([row.measured**2 - row.noise**2 for row in rows]), 1e-4))
+
+
+def fitted(content: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:
     """The prior as its file has it."""
     effect, longer = effect_rows(content), longer_rows(content)
     elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
@@ -389,12 +438,13 @@ def fitted(content: Mapping[str, Any]) -> dict[str, Any]:
             "learned": round(learned_by_length(content), 4),
             "spread": round(float(np.sqrt(np.mean((longer.y - later) ** 2))), 4),
         },
+        "other networks": {"spread": round(spread_elsewhere(raced_elsewhere(content, without)), 4)},
     }  # fmt: skip
 
 
 def fit(files: Sequence[Path], without: Collection[str] = (), out: Path = PRIOR) -> None:
     content = without_sets(read_records(files), without)
-    out.write_text(json.dumps(fitted(content), indent=1) + "\n")
+    out.write_text(json.dumps(fitted(content, without), indent=1) + "\n")
     effect, longer = effect_rows(content), longer_rows(content)
     elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
     print(f"{len(effect.y)} effects on {len(set(effect.sets))} sets, each predicted by the others\n")
@@ -407,6 +457,22 @@ def fit(files: Sequence[Path], without: Collection[str] = (), out: Path = PRIOR)
     print("| prediction | error of log loss | right sign |\n|---|---|---|")
     print(_report("as in the short training", truth, longer.x[:, 0]))
     print(_report("this line", truth, longer.x[:, 0] + later))
+    _report_elsewhere(raced_elsewhere(content, without))
+
+
+def _report_elsewhere(rows: Sequence[Raced]) -> None:
+    """What the lines are worth for a network that they were not fitted to."""
+    measured, predicted = (np.array([getattr(row, name) for row in rows]) for name in ("measured", "predicted"))
+    sets, away = np.array([row.set for row in rows]), measured - predicted
+    off = {name: np.mean(away[sets == name]) for name in sorted(set(sets))}
+    moved = np.array([np.mean([each for other, each in off.items() if other != name]) for name in sets])
+    print(f"\n{len(rows)} candidates in races with another network, {len(off)} sets\n")
+    print("| prediction | error of log loss | right sign |\n|---|---|---|")
+    print(_report("no effect", measured, np.zeros(len(rows))))
+    print(_report("this prior", measured, predicted))
+    print(_report("this prior, moved by its mean error on other sets", measured, predicted + moved))
+    bias = np.mean(list(off.values()))
+    print(f"\nmean error of this prior {bias:+.3f}; no effect without noise is off by {spread_elsewhere(rows):.3f}")
 
 
 def _sets(**lines: Line) -> dict[str, list[str]]:

@@ -2,11 +2,14 @@
 
 import importlib.util
 import json
+import math
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +39,7 @@ def test_the_prior_is_that_of_the_record():
     made = tool("prior").fitted(tool("prior").read_records([MEASURED]))
     kept = json.loads(files("fasteraa.selection").joinpath("prior.json").read_text())
     assert made["longer"] == pytest.approx(kept["longer"], abs=1e-3)
+    assert made["other networks"] == pytest.approx(kept["other networks"], abs=1e-3)
     for name in ("level", "spread", "weights", "means", "scales"):
         assert made["effect"][name] == pytest.approx(kept["effect"][name], abs=1e-3), name
 
@@ -56,6 +60,24 @@ def test_the_same_images_of_two_networks_are_left_out_together():
     assert set(prior.effect_rows(both).sets) == {"intel", "chest"}
 
 
+def test_races_with_another_network_say_how_far_no_effect_is_off(monkeypatch, tmp_path):
+    """Losses 0.2 above and 0.2 below those of none, noise of two folds of 400 images at 20 % errors left out."""
+    prior, row = tool("prior"), {"errors": [20.0, 20.0], "losses": [1.0, 1.0]}
+    table = [{"candidate": "none", **row}] + [
+        {"candidate": str(sign), "expected": [0.1, 0.1], **row, "losses": [math.exp(0.2 * sign)]} for sign in (1, -1)
+    ]
+    race = {"network": "small", "images": 1200, "folds": 3, "table": table}
+    races = {"sets": {name: {"searches": {"a": {"race": race}}} for name in ("one", "two")}}
+    (tmp_path / "races.json").write_text(json.dumps(races))
+    monkeypatch.setattr(prior, "RACES", tmp_path / "races.json")
+    of = {"about": {"network": "wrn-16-2"}}
+    assert [(each.set, each.predicted) for each in prior.raced_elsewhere(of, ["two"])] == [("one", 0.1)] * 2
+    rows = prior.raced_elsewhere(of)
+    assert [each.measured for each in rows] == pytest.approx([0.2, -0.2] * 2)
+    assert prior.spread_elsewhere(rows) == pytest.approx(math.sqrt(0.04 - 0.62**2 * 0.8 / (0.2 * 400)))
+    assert prior.raced_elsewhere({"about": {"network": "wrn-16-2, small"}}) == []
+
+
 def test_races_are_replayed_on_images_that_they_did_not_see(tmp_path):
     decision = tool("decision")
     races = list(decision.replays(record("chest", "fashion", "cifar10", "dtd10"), tmp_path))
@@ -66,6 +88,27 @@ def test_races_are_replayed_on_images_that_they_did_not_see(tmp_path):
         assert decision.chosen_at(race, 1.1) == "none"  # nothing is that sure
     chosen = [decision.chosen_at(race, 0.8) for race in races]
     assert any(label != "none" for label in chosen)
+
+
+def test_the_noise_of_none_is_common_to_all_differences():
+    """Two policies and none on three folds: what moves none alone moves every difference to it."""
+    effects, moved = np.array([[0.0], [-0.2], [0.4]]), np.array([[0.1, -0.1, 0.0], [0.0] * 3, [0.0] * 3])
+    parts = tool("decision").Parts.of(effects + moved, 0)
+    assert parts.difference == pytest.approx(parts.common) == pytest.approx(0.01)
+    steady = tool("decision").Parts.of(effects + np.array([0.5, -0.5, 0.0]), 0)
+    assert steady[2:] == pytest.approx((0.0, 0.0, 0.0))
+    assert (steady.candidates, steady.folds) == pytest.approx((effects.var(ddof=1), 0.25))
+
+
+def test_simulated_races_choose_what_is_better_and_never_what_is_clearly_worse(tmp_path):
+    decision = tool("decision")
+    content = record("chest", "fashion", "cifar10", "dtd10")
+    known = list(decision.replays(content, tmp_path))
+    first = next(race for race in known if race.folds == 1)
+    quiet = decision.Parts(1.0, 1.0, 0.0, 1e-8, 1e-9)
+    assert decision._races(first, quiet, 15, (1, 1), (1, 1)) == pytest.approx(min(first.truth.values()), abs=1e-3)
+    worse = replace(first, truth=dict.fromkeys(first.truth, 0.5))
+    assert decision._races(worse, quiet, 6, (1, 1), (1, 1)) == 0.0
 
 
 def test_harm_is_tested_one_sided_and_corrected():

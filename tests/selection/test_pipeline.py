@@ -270,6 +270,20 @@ def test_seconds_of_methods_are_not_there_for_the_race(scripted, monkeypatch):
     assert result.race.seconds == pytest.approx(100.0, abs=5)
 
 
+@pytest.mark.parametrize(("left", "epochs"), [(math.inf, 19), (239.0, 19), (214.0, 13), (164.0, 4)])
+def test_a_slow_setup_leaves_the_race_half_of_its_time(scripted, monkeypatch, left, epochs):
+    """Of 150 s setting up takes 164; 75 s are six trainings of 19 epochs. A limit on everything is kept."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ScriptedRunner, "prepare", lambda self, folds: now.__setitem__(0, now[0] + 164.0))
+    scripted.options = {"image_seconds": 75 / (6 * 19 * 27)}
+    race = RaceConfig(minutes=2.5, network="small", epochs=60)
+    result = run([Proposes(*TWO)], race=race, end=now[0] + left)
+    assert result.race.rounds[0].epochs == epochs
+    assert result.race.seconds == pytest.approx(164.0)  # what it really took
+
+
 @pytest.mark.parametrize("image_seconds", [0.0001, 0.01, 1.0])
 def test_methods_leave_the_race_the_time_that_it_needs(scripted, tmp_path, image_seconds):
     """Of 300 s: half where that leaves enough, else what a race of six candidates does not need."""

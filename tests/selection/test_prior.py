@@ -87,7 +87,9 @@ def test_longer_trainings_learn_what_is_hard():
 
 
 def prior_file(folder, **changed):
+    """Of the network that these tests train."""
     content = json.loads(json.dumps(read_prior()))
+    content["about"]["network"] = "small"
     content["effect"] |= changed
     (folder / "prior.json").write_text(json.dumps(content))
     return str(folder / "prior.json")
@@ -99,7 +101,8 @@ def test_a_race_predicts_with_the_lines_of_a_file(tmp_path):
     assert predict(traits(), file).effect == pytest.approx(predict(traits()).effect - 0.25)
     runner = LocalRunner(cache_in(tmp_path), device="cpu", jobs=1)
     task = task_of(brightness_classes(60), replace(RECIPE, epochs=8))
-    usual = with_prior(CANDIDATES, task, runner, seed=0, epochs=8)
+    (tmp_path / "usual").mkdir()
+    usual = with_prior(CANDIDATES, replace(task, prior=prior_file(tmp_path / "usual")), runner, seed=0, epochs=8)
     other = with_prior(CANDIDATES, replace(task, prior=file), runner, seed=0, epochs=8)
     assert other[1].expected.effect == pytest.approx(usual[1].expected.effect - 0.25)
 
@@ -126,7 +129,7 @@ def test_a_prediction_is_one_for_the_training_to_come(tmp_path, monkeypatch):
     for epochs in (8, 16, 72):
         longer = replace(task, recipe=replace(RECIPE, epochs=epochs))
         far = with_prior([*CANDIDATES, own], longer, runner, seed=0, epochs=8)
-    assert lengths == [1.0, 1.0, 2.0, 2.0, 8.0, 8.0]
+    assert lengths == [1.0, 1.0, 2.0, 2.0, 9.0, 9.0]
     assert {each.label: each.expected for each in far if each.expected} == {"own": own.expected}
     assert far[0].label == "none"
 
@@ -137,7 +140,7 @@ CANDIDATES = [Candidate("inverted", WORST), Candidate("mild", named("uniform-hal
 def test_the_order_is_that_of_what_is_predicted_on_these_images(tmp_path):
     """Inversion makes dark and bright alike."""
     runner = LocalRunner(cache_in(tmp_path), device="cpu", jobs=1)
-    task = task_of(brightness_classes(60), replace(RECIPE, epochs=8))
+    task = replace(task_of(brightness_classes(60), replace(RECIPE, epochs=8)), prior=prior_file(tmp_path))
     ordered = with_prior(CANDIDATES, task, runner, seed=0, epochs=8)
     assert [each.label for each in ordered] == ["none", "mild", "inverted"]
     assert ordered[0].expected is None
@@ -145,6 +148,21 @@ def test_the_order_is_that_of_what_is_predicted_on_these_images(tmp_path):
     assert with_prior(CANDIDATES, task, runner, seed=0, epochs=8) == ordered
     own = replace(CANDIDATES[0], expected=Expected(-0.5, 0.5))
     assert with_prior([own, *CANDIDATES[1:]], task, runner, seed=0, epochs=8)[1] == own  # its method knows better
+
+
+def test_of_a_network_that_the_lines_were_not_fitted_to_they_order_candidates_and_no_more(tmp_path):
+    """What is expected is no effect, give or take what such networks showed; a method may know better."""
+    runner = LocalRunner(cache_in(tmp_path), device="cpu", jobs=1)
+    task = task_of(brightness_classes(60), replace(RECIPE, epochs=8))
+    nothing = Expected(0.0, read_prior()["other networks"]["spread"])
+    ordered = with_prior(CANDIDATES, task, runner, seed=0, epochs=8)
+    assert [(each.label, each.expected) for each in ordered] == [
+        ("none", None),
+        ("mild", nothing),
+        ("inverted", nothing),
+    ]
+    own = replace(CANDIDATES[0], expected=Expected(-0.5, 0.5))
+    assert with_prior([own, *CANDIDATES[1:]], task, runner, seed=0, epochs=8)[1] == own
 
 
 def test_its_training_is_the_first_of_the_race(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.named import named
+from fasteraa.selection.ranking import choose
 from fasteraa.selection.result import RaceResult, Result, chosen_policy, difference_words
 from fasteraa.selection.schedule import Round
 from fasteraa.train.statistics import Estimate
@@ -68,9 +69,50 @@ def test_where_nothing_is_better_than_none():
         "trainings of 12 epochs of small). This is for trainings of 12 epochs: longer ones gain more by augmentation "
         "(--train-epochs)."
     )
-    longer = replace(result_of(*(replace(each, length=20.0) for each in result.trials)))
-    assert "longer ones" not in longer.sentence()  # 240 epochs
+    longer = replace(result_of(*(replace(each, length=7.0) for each in result.trials)))
+    assert "no augmentation after 84 epochs with a probability of 80%" in longer.sentence()
+    longer = replace(longer, recipe=replace(RECIPE, epochs=30))
+    assert "longer ones" not in longer.sentence()  # 210 epochs
     assert "longer ones" not in result_of(trial("a", (5.0,)), trial("none", (6.0,))).sentence()
+
+
+def test_a_race_much_shorter_than_the_training_chooses_nothing_and_says_what_would():
+    """However clear its own trainings are: beyond eight times their length nothing was ever checked."""
+    clear, none = trial("a", (1.0,) * 3), trial("none", (50.0,) * 3)
+    at_eight, beyond = ([replace(each, length=length) for each in (clear, none)] for length in (8.0, 8.1))
+    assert choose(at_eight).label == "a"
+    assert "; better after 96 epochs with a probability of" in result_of(*at_eight).sentence()
+    assert choose(beyond).label == "none"
+    result = result_of(*reversed(beyond), rounds=(Round(6, 12, 1.0),), informative=(13, 601.0))
+    assert result.sentence() == (
+        "Use none: trainings of 12 epochs do not predict one of 97 epochs, more than 8 times as long (50.0% held-out "
+        "error, 3 trainings of 12 epochs of small). Trainings this short say little about longer ones: 13 epochs would "
+        "say more, and take about 11 minutes (--race-minutes 11)."
+    )
+    assert [row.better for row in result.table] == [None, None]
+    assert result.for_longer is None
+
+
+def test_what_a_longer_training_would_have_is_said_where_it_is_something_else():
+    """What is hard to learn is learned late. What was expected for the shorter training has no part in it."""
+    none = replace(trial("none", (30.0,) * 3, 10**5), losses=(1.0,) * 3, length=1.5)
+    hard = replace(trial("hard", (31.0,) * 3, 10**5, expected=Expected(0.5, 0.01)), losses=(30.0,) * 3, length=1.5)
+    result = result_of(none, hard)
+    assert choose(result.trials).label == "none"
+    epochs, label, better = result.for_longer
+    assert (epochs, label) == (72, "hard")  # four times 18
+    assert 0.8 < better < 1
+    assert result.sentence().endswith(
+        " For a training of 72 epochs, 4 times as long, these trainings say hard: better with a probability of "
+        f"{better:.0%} (--train-epochs 72)."
+    )
+    assert result.provenance()["for_longer"] == {"epochs": 72, "label": "hard", "better": better}
+    twice = result_of(*(replace(each, length=3.0) for each in result.trials))
+    assert twice.for_longer is None or twice.for_longer.epochs == 72  # four times the length is too far from the race's
+    assert result_of(none, trial("worse", (60.0,) * 3)).for_longer is None
+    assert result_of(hard, none).for_longer is None  # the same
+    assert replace(result, recipe=replace(RECIPE, epochs=150)).for_longer is None  # long already
+    assert replace(result, recipe=replace(RECIPE, weights="x.pt")).for_longer is None
 
 
 def test_a_race_that_could_not_tell_says_so_and_what_would():
@@ -133,7 +175,7 @@ def test_what_did_better_and_was_not_chosen_is_explained():
     assert said(easy, losses=(2.0, 2.0), length=4.0).endswith(
         "b did better (6.0%, loss 6.000 against 7.000) but is easier to learn, so longer trainings gain less by it."
     )
-    assert said(fewer).endswith("b did better (6.0%, loss 6.000 against 7.000), by less than so few images can tell.")
+    assert "b did better (6.0%, loss 6.000 against 7.000), by less than so few images can tell." in said(fewer)
     for same in (trial("b", (6.99, 6.99)), trial("b", (7.5, 7.5)), replace(fewer, failed="why"), trial("b", (6.0,))):
         assert "b " not in said(same)  # not fewer, not sound, or eliminated earlier on fewer images
     best = result_of(trial("a", (7.0,)), trial("b", (6.5,)), trial("c", (6.0,)))

@@ -88,7 +88,7 @@ def test_candidates_are_dropped_before_trainings_say_nothing():
 def test_many_trainings_cost_as_much(monkeypatch):
     """Two candidates, trained 1, 3 and 9 times: 26 trainings. What pays for 95 epochs of them does not pay for 96."""
     monkeypatch.setattr(schedule, "REPEATS", REPEATS)
-    task = task_with(40, replace(RECIPE, epochs=1000, batch_size=2))
+    task = task_with(40, replace(RECIPE, epochs=480, batch_size=2))
     task = replace(task, config=replace(task.config, seed=7))
     plan = schedule.plan_race(task, TWO, Budget(26 * 95.5 * 0.4), 0.4)
     assert (plan.candidates, plan.repeats, plan.epochs) == (("none", "inverted"), (1, 3, 9), 95)
@@ -107,6 +107,14 @@ def test_few_images_must_be_seen_more_often(images, epochs):
     least = float(epochs * sum(schedule.trainings_of_rounds(7, ONCE)))
     plan = schedule.plan_race(task, of(11), Budget(least), 1.0)
     assert (len(plan.candidates), plan.epochs) == (7, epochs)
+
+
+def test_a_long_training_is_raced_with_long_ones():
+    """An eighth of it at least: from shorter ones nothing is predicted."""
+    epochs = [
+        task_with(200, replace(RECIPE, epochs=epochs, batch_size=8)).informative_epochs() for epochs in (480, 960)
+    ]
+    assert epochs == [60, 120]
 
 
 def test_a_budget_in_trainings_does_not_ask_a_clock(monkeypatch):

@@ -20,6 +20,7 @@ from fasteraa.train.split import Split
 
 FOLDS = 3  # few: each training then has many images to be measured on
 LEAST_EPOCHS = 4
+PREDICTABLE = 8  # times the length of a race's trainings: what comes of longer ones was never checked
 LONG = 1.5  # times the shortest informative training: methods and races gain nothing by longer ones
 EXPERIMENT = 18  # trainings, at least, of a method that trains: for so many the number of images is planned
 # A network that has seen each image 17 times prefers no augmentation where one that has seen them 60 times or more
@@ -84,5 +85,5 @@ def shortened(recipe: TrainRecipe, epochs: int) -> TrainRecipe:
 
 
 def informative_epochs(recipe: TrainRecipe, images: int) -> int:
-    steps = max(images // recipe.batch_size, 1)
-    return min(recipe.epochs, max(_INFORMATIVE_EPOCHS, math.ceil(_INFORMATIVE_STEPS / steps)))
+    steps, predicting = max(images // recipe.batch_size, 1), math.ceil(recipe.epochs / PREDICTABLE)
+    return min(recipe.epochs, max(_INFORMATIVE_EPOCHS, math.ceil(_INFORMATIVE_STEPS / steps), predicting))

@@ -79,6 +79,7 @@ def result_dict(result: Result) -> dict[str, Any]:
         "policy": result.policy.hash,
         "race": race_digest(result.policy),
         "recommendation": result.sentence(),
+        "for_longer": result.for_longer._asdict() if result.for_longer else None,
         "table": [_finite(asdict(row)) for row in result.table],
         "effects": result.effects.table() if result.effects else None,
         "candidates": {each.label: each.policy.hash for each in result.candidates},

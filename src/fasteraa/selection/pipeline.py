@@ -37,6 +37,7 @@ from fasteraa.train.split import Split
 from fasteraa.train.tune import best_of, grid
 
 METHOD_SHARE = 0.5  # of the time of a race, for methods that train
+_RACE_SHARE = 0.5  # of it for the race's own trainings, whatever setting up and methods took
 LEAST_SECONDS = 10.0  # of a race
 _FEWEST = 3  # candidates of a race by fine-tuning
 _SIDE_BY_SIDE = 20  # trainings of a race at once on a GPU
@@ -140,7 +141,8 @@ def _judged(
                 return proposed, None
             candidates, task = _all_of(methods, proposed, race), judged_by_validation(task)
             try:
-                result = run_race(with_none(candidates, say), task, runner, budget, spent=spent)
+                field = with_none(candidates, say)
+                result = run_race(field, task, runner, _with_floor(budget, spent, end), spent=spent)
             except OutOfTime as error:
                 raise RaceError("the time was up in its first round") from error
         minutes = max(settings.minutes, decisions.get("setup").get("minutes", 0.0))  # what its race had
@@ -199,6 +201,13 @@ def _share_of_methods(task: Task, runner: Runner, left: Budget, count: int, race
         needed = task.decisions.decide("race/least", lambda: {"seconds": _least_race(task, runner)})["seconds"]
         half = min(half, left.less(needed), key=lambda budget: budget.seconds)
     return half.share(1 / count)
+
+
+def _with_floor(budget: Budget, spent: float, end: float) -> Budget:
+    """Where a busy machine took long to set up, the race takes longer than it was to; not beyond the `end` of all."""
+    if budget.trainings is not None:
+        return budget
+    return Budget(max(budget.seconds, spent + min(_RACE_SHARE * budget.seconds, end - time.time())))
 
 
 def _least_race(task: Task, runner: Runner) -> float:

@@ -4,14 +4,15 @@ A network that was trained without a policy looks at held-out images that each p
 does there, and how far it was from learning its own training images by heart, predict what training with the policy
 will do to the loss: a network that has learned them by heart gains by augmentation, one that is still learning loses.
 `prior.json` holds the lines that say how much, fitted to many sets of images by `tools/prior.py`, which also says how
-well they predict a set that they were not fitted to.
+well they predict a set that they were not fitted to. They were fitted to one network. With another they order
+candidates, and what is expected is no effect, give or take as much as was measured with such a network.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -21,7 +22,7 @@ import numpy as np
 
 from fasteraa.errors import ConfigError
 from fasteraa.methods import Candidate, Expected
-from fasteraa.methods.task import Task
+from fasteraa.methods.task import PREDICTABLE, Task
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.device import find_device
 from fasteraa.runtime.documents import read_json
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 _LEAST_LOSS = 1e-3
 _FITTED = (-4.0, 0.0)  # the range of `unlearned` in the sets that the lines were fitted to
-_LONGEST = 8.0  # times as long as the race's trainings: further away the line for longer ones was not checked
 _FEATURES = 7  # of `Traits`
 _BASE = 4.0  # it was fitted to trainings of four times the length
 
@@ -89,14 +89,20 @@ def _checked(content: Any, where: str) -> dict[str, Any]:
         rows = [np.array(line[name], float) for name in ("means", "scales", "weights")]
         covariance = np.array(line["covariance"], float)
         own = np.array([line["level"], *(longer[name] for name in ("difference", "unlearned", "learned"))], float)
-        spreads = np.array([line["spread"], longer["spread"]], float)
-    except (KeyError, TypeError, ValueError) as error:
+        spreads = np.array([line["spread"], longer["spread"], content["other networks"]["spread"]], float)
+        fitted_to(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{where} is no prior of a race: tools/prior.py fit makes one") from error
     shapes = {row.shape for row in rows} == {(_FEATURES,)} and covariance.shape == (_FEATURES + 1, _FEATURES + 1)
     finite = all(np.isfinite(each).all() for each in (*rows, covariance, own, spreads))
     if not shapes or not finite or min(*spreads, *rows[1]) <= 0:
         raise ConfigError(f"{where} is no prior of a race: it needs {_FEATURES} finite weights and positive scales")
     return dict(content)
+
+
+def fitted_to(content: Mapping[str, Any]) -> list[str]:
+    """The networks that were trained for it."""
+    return list(content["about"]["network"].split(", "))
 
 
 def predict(traits: Traits, prior: str = "") -> Expected:
@@ -129,7 +135,7 @@ def longer_spread(length: float, prior: str = "") -> float:
 
 
 def _quadruplings(length: float) -> float:
-    return math.log(min(max(length, 1.0), _LONGEST)) / math.log(_BASE)
+    return math.log(min(max(length, 1.0), PREDICTABLE)) / math.log(_BASE)
 
 
 # --- candidates ------------------------------------------------------------------------------------------------------
@@ -138,11 +144,11 @@ def _quadruplings(length: float) -> float:
 def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed: int, epochs: int) -> list[Candidate]:
     """In the order in which a small budget keeps them: `none`, then the best by what is predicted on these images.
 
-    It is predicted for the length of the training to come; so far from it that no line was checked there, the
-    predictions order candidates and no more. The one training that this needs, of `none` on the first fold, is the
-    first of the race. Nothing is predicted, and candidates stay in their order, where that training does no better than
-    guessing: such a network cannot see what a policy does to an image. Of fine-tuning, for which the lines were not
-    fitted, other sets say what is expected.
+    It is predicted for the length of the training to come. So far from it that no line was checked there, and of a
+    network that the lines were not fitted to, the predictions order candidates and no more. The one training that this
+    needs, of `none` on the first fold, is the first of the race. Nothing is predicted, and candidates stay in their
+    order, where that training does no better than guessing: such a network cannot see what a policy does to an image.
+    Of fine-tuning, for which the lines were not fitted, other sets say what is expected.
     """
     first = [each for each in candidates if each.label == "none"]
     others = [each for each in candidates if each.label != "none"]
@@ -161,10 +167,13 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
     if is_guessing(clean.plain.error, job.split.held_out.labels):
         return [*first, *others]
     length = task.recipe.epochs / epochs
-    predicted = [_predicted(each, clean, job, outcome, min(length, _LONGEST), task.prior) for each in others]
+    predicted = [_predicted(each, clean, job, outcome, length, task.prior) for each in others]
     ordered = sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)
+    if length <= PREDICTABLE and task.recipe.network in fitted_to(read_prior(task.prior)):
+        return [*first, *ordered]
     own = {each.label: each.expected for each in others}
-    return [*first, *(each if length <= _LONGEST else replace(each, expected=own[each.label]) for each in ordered)]
+    no_effect = Expected(0.0, read_prior(task.prior)["other networks"]["spread"]) if length <= PREDICTABLE else None
+    return [*first, *(replace(each, expected=own[each.label] or no_effect) for each in ordered)]
 
 
 def is_guessing(error: float, labels: Tensor) -> bool:

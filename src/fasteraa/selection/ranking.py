@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fasteraa.methods import Candidate, Expected
+from fasteraa.methods.task import PREDICTABLE
 from fasteraa.policy.policy import Policy
 from fasteraa.selection.finetuning import error_margin, weighed_together
 from fasteraa.selection.prior import longer_difference, longer_spread
@@ -203,9 +204,12 @@ def percent(probability: float) -> str:
 
 
 def better_than_none(trials: Sequence[Trial]) -> dict[str, float]:
-    """The probability that a candidate's loss is below that of `none` in the training to come, for finalists."""
+    """The probability that a candidate's loss is below that of `none` in the training to come, for finalists.
+
+    Of one much longer than the race's trainings nobody knows any.
+    """
     finalists = _finalists(trials)
-    if not any(trial.label == "none" for trial in finalists):
+    if not any(trial.label == "none" for trial in finalists) or finalists[0].length > PREDICTABLE:
         return {}
     pairs = zip(finalists, differences(finalists), strict=True)
     return {trial.label: difference.better for trial, difference in pairs if trial.label != "none"}

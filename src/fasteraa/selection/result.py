@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fasteraa.methods import Candidate
+from fasteraa.methods.task import PREDICTABLE
 from fasteraa.policy.policy import Policy
-from fasteraa.selection.ranking import PROBABLY, Trial, better_than_none, percent
+from fasteraa.selection.ranking import PROBABLY, Trial, better_than_none, choose, percent
 from fasteraa.selection.schedule import Round
 from fasteraa.train.recipe import TrainRecipe, epochs_words
 from fasteraa.train.statistics import Estimate, paired
@@ -25,8 +26,8 @@ _NEARLY = 0.8  # of the epochs that are informative
 # Training loss of `none` as a share of its held-out loss, from which on longer trainings gain more than any policy. By
 # four times the epochs the loss of the one set above it fell by 60 % (the error from 30 to 10), others by 11 % at most.
 _UNLEARNED = 0.8
-_LONGER = 4  # times the epochs
 _BAR = 24  # columns of the longest bar
+_LONGER = (4, 2)  # times the epochs, as far as that can be predicted
 _LONG = 200  # epochs after which every set of results/adapt gained by augmentation
 
 
@@ -45,6 +46,14 @@ class Row:
     better: float | None  # the probability that it is better than none, by losses on these images; of finalists
     eliminated: bool  # it has fewer trainings than those that came furthest
     failed: str | None = None
+
+
+class ForLonger(NamedTuple):
+    """What the same race would choose for a longer training."""
+
+    epochs: int
+    label: str
+    better: float  # the probability that it is better than none there
 
 
 @dataclass(frozen=True)
@@ -114,17 +123,44 @@ class RaceResult:
     @property
     def longer(self) -> tuple[int, int] | None:
         """Epochs and minutes of a race that would say more; None if trainings were long enough, or nearly."""
-        if self.informative is None or self.least_epochs >= _NEARLY * self.informative[0]:
+        if self.informative is None or (
+            self.least_epochs >= _NEARLY * self.informative[0] and self.chosen.length <= PREDICTABLE
+        ):
             return None
         epochs, seconds = self.informative
         return epochs, max(2, math.ceil(seconds / 60))
+
+    @property
+    def epochs_to_come(self) -> int:
+        """Of the training that the choice is for."""
+        return round(self.recipe.epochs * self.chosen.length)
+
+    @property
+    def for_longer(self) -> ForLonger | None:
+        """By the trainings of this race alone; None if that is the same choice, or `none`, or cannot be predicted."""
+        times = next((times for times in _LONGER if times * self.chosen.length <= PREDICTABLE), None)
+        if times is None or self.recipe.fine_tunes or self.epochs_to_come >= _LONG:
+            return None
+        trials = [
+            replace(each, length=times * each.length, candidate=replace(each.candidate, expected=None))
+            for each in self.trials
+        ]
+        label, better = choose(trials, by_loss=self.metric == "loss").label, better_than_none(trials)
+        if label == self.chosen.label or label not in better:
+            return None
+        return ForLonger(times * self.epochs_to_come, label, better[label])
 
     def sentence(self) -> str:
         """The recommendation, its difference to no augmentation, and how sure that is."""
         return " ".join(
             filter(
                 None,
-                (self._recommendation(), self._ahead(), self._too_short(), self._unlearned() or self._for_longer()),
+                (
+                    self._recommendation(),
+                    self._ahead(),
+                    self._too_short(),
+                    self._unlearned() or self._for_longer() or self._hopeful(),
+                ),
             )
         )
 
@@ -136,9 +172,14 @@ class RaceResult:
         how = f"{count} training{'s' * (count > 1)} of {epochs} of {self.recipe.network}{part}"
         row = next(row for row in self.table if row.label == self.chosen.label)
         held_out = "balanced held-out error" if self.metric == "balanced-error" else "held-out error"
+        if self.chosen.label == "none" and self.chosen.length > PREDICTABLE:
+            return (
+                f"Use none: trainings of {epochs} do not predict one of {epochs_words(self.epochs_to_come)}, more than "
+                f"{PREDICTABLE} times as long ({row.error:.1f}% {held_out}, {how})."
+            )
         if self.chosen.label == "none":
             return (
-                f"Use none: no policy is better than no augmentation with a probability of {PROBABLY:.0%} "
+                f"Use none: no policy is better than no augmentation{self._after} with a probability of {PROBABLY:.0%} "
                 f"({row.error:.1f}% {held_out}, {how})."
             )
         none = next((trial for trial in self.trials if trial.label == "none"), None)
@@ -147,9 +188,17 @@ class RaceResult:
         return (
             f"Use {row.label}: {row.error:.1f}% {held_out} against {none.error:.1f}% without augmentation "
             f"({how}, difference {difference_words(row.against_none)}"
-            + ("" if row.better is None else f"; better with a probability of {percent(row.better)}{self._elsewhere}")
+            + ("" if row.better is None else f"; {self._probably(row.better)}{self._elsewhere}")
             + ")."
         )
+
+    def _probably(self, better: float) -> str:
+        return f"better{self._after} with a probability of {percent(better)}"
+
+    @property
+    def _after(self) -> str:
+        """The length that a probability holds for, where the race's trainings are shorter."""
+        return f" after {epochs_words(self.epochs_to_come)}" if self.chosen.length > 1 else ""
 
     @property
     def _elsewhere(self) -> str:
@@ -158,6 +207,8 @@ class RaceResult:
 
     def _ahead(self) -> str:
         """Who did better in the race and was not chosen, and why."""
+        if self.chosen.label == "none" and self.chosen.length > PREDICTABLE:
+            return ""
         rest = [t for t in self.trials[1:] if not t.failed and len(t.errors) == len(self.chosen.errors)]
         best = min(rest, key=lambda trial: trial.error, default=None)
         if best is None or round(best.error, 1) >= round(self.chosen.error, 1):
@@ -165,8 +216,8 @@ class RaceResult:
         if self.chosen.label == "none":
             sure = better_than_none(self.trials).get(best.label, 0.0)
             return (
-                f"{best.label} has fewer errors ({best.error:.1f}%), but is better with a probability of "
-                f"{percent(sure)} only{self._what_would_tell(sure)}."
+                f"{best.label} has fewer errors ({best.error:.1f}%), but is {self._probably(sure)} "
+                f"only{self._what_would_tell(sure)}."
             )
         losses = f"{best.error:.1f}%, loss {best.score:.3f} against {self.chosen.score:.3f}"
         if best.score > self.chosen.score:
@@ -193,7 +244,7 @@ class RaceResult:
         if sure <= 1 - PROBABLY:
             return ""
         what = self._what_would_tell(sure)
-        return f"The race could not tell: {label} is better with a probability of {percent(sure)}{what}."
+        return f"The race could not tell: {label} is {self._probably(sure)}{what}."
 
     def _too_short(self) -> str:
         if self.longer is None:
@@ -211,7 +262,7 @@ class RaceResult:
         blurred = recipe.fine_tunes or recipe.label_smoothing or recipe.mixup or recipe.cutmix  # losses say less there
         if none is None or none.loss is None or none.length > 1 or blurred or none.unlearned < _UNLEARNED:
             return ""
-        epochs = _LONGER * recipe.epochs
+        epochs = _LONGER[0] * recipe.epochs
         return (
             f"Train longer before you augment: after {epochs_words(recipe.epochs)} of {recipe.network} without "
             f"augmentation the loss is still {none.loss:.2f} on training images and {none.score:.2f} on held-out ones. "
@@ -219,9 +270,20 @@ class RaceResult:
         )
 
     def _for_longer(self) -> str:
+        """What a longer training would have, where that is something else."""
+        other = self.for_longer
+        if other is None:
+            return ""
+        times = round(other.epochs / self.epochs_to_come)
+        return (
+            f"For a training of {other.epochs} epochs, {times} times as long, these trainings say {other.label}: "
+            f"better with a probability of {percent(other.better)} (--train-epochs {other.epochs})."
+        )
+
+    def _hopeful(self) -> str:
         """Where `none` was chosen for a short training: that it is for this length."""
-        epochs = round(self.recipe.epochs * self.chosen.length)
-        if self.chosen.label != "none" or self.recipe.fine_tunes or epochs >= _LONG or self.longer:
+        epochs, length = self.epochs_to_come, self.chosen.length
+        if self.chosen.label != "none" or self.recipe.fine_tunes or epochs >= _LONG or length > PREDICTABLE:
             return ""
         return (
             f"This is for trainings of {epochs_words(epochs)}: longer ones gain more by augmentation (--train-epochs)."
@@ -241,6 +303,7 @@ class RaceResult:
             "seconds": None if math.isnan(self.seconds) else round(self.seconds, 1),
             "length": round(self.chosen.length, 3),
             **({} if self.metric == "error" else {"metric": self.metric}),
+            **({"for_longer": self.for_longer._asdict()} if self.for_longer else {}),
             "table": [
                 {
                     "candidate": trial.label,
@@ -299,6 +362,11 @@ class Result:
     def chosen(self) -> str:
         """The label of the policy to use."""
         return self.race.chosen.label if self.race else best_guess(self.candidates).label
+
+    @property
+    def for_longer(self) -> ForLonger | None:
+        """What the race would choose for a training of more epochs, if that is another policy."""
+        return self.race.for_longer if self.race else None
 
     @property
     def finished(self) -> bool:
