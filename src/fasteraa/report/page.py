@@ -190,7 +190,7 @@ def _sections(run: RunRecord, effects: bool, tried: bool) -> dict[str, str]:
     """Without those that a folder of this kind never fills."""
     if run.kind == COMPARE:
         return {name: _SECTIONS[name] for name in _OF_COMPARISON}
-    left_out = [*(() if run.setup.gradient else _OF_GRADIENT_SEARCH)]
+    left_out = [*(() if run.by_gradient else _OF_GRADIENT_SEARCH)]
     left_out += ["effects"] * (not effects) + ["tried"] * (not tried)
     return {name: words for name, words in _SECTIONS.items() if name not in left_out}
 
@@ -232,7 +232,7 @@ def _facts(run: RunRecord, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
         yield "Images", f"{data['name']}: {what}"
     if run.setup.methods:
         yield "Methods", ", ".join(run.setup.methods)
-    if run.setup.gradient:
+    if run.by_gradient:
         seconds = facts.get("seconds", run.metrics[-1].get("seconds") if run.metrics else None)
         epochs = f"{len(run.metrics)} of {run.planned} epochs"
         yield "Gradient search", f"{duration(seconds) or 'unknown time'}, {epochs}"
@@ -471,6 +471,7 @@ def _race(run: RunRecord, facts: dict[str, Any]) -> dict[str, Any]:
         "differences": _with_differences(rows),
         "sure": any(row["better"] for row in rows),
         "axis": forest.axis(),
+        "cut": any("arrow" in row["plot"] for row in rows),
         "not_raced": [label for label in proposed if label not in raced] if rows and isinstance(proposed, dict) else [],
         "effects": effects,
         "effects_axis": effects_forest.axis(),
@@ -508,7 +509,7 @@ def _scores(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             "chosen": row.get("label") == result.get("chosen"),
             "score": f"{row['score']:.5g}" if _numbers([row.get("score")]) else "",
             "runs": len(_numbers(row.get("scores"))),
-            "better": percent(row["better"]) if _numbers([row.get("better")]) else "",
+            "better": _short_percent(row["better"]) if _numbers([row.get("better")]) else "",
             "note": str(row["failed"]) if row.get("failed") else "eliminated" if row.get("eliminated") else "",
         }
         for row in rows
@@ -528,11 +529,16 @@ def _race_row(row: Any, race: Any, run: RunRecord) -> dict[str, Any]:
         "error": sum(errors) / len(errors),
         "difference": difference,
         "against_none": _difference_words(difference),
-        "better": percent(dig(known, "better")) if _numbers([dig(known, "better")]) else "",
+        "better": _short_percent(dig(known, "better")) if _numbers([dig(known, "better")]) else "",
         "loss": f"{sum(losses) / len(losses):.3f}" if losses else "",
         "trainings": len(errors),
         "failed": str(failed) if failed else "",
     }
+
+
+def _short_percent(probability: float) -> str:
+    """For a narrow column: `>99%`."""
+    return percent(probability).replace("more than ", ">").replace("under ", "<")
 
 
 def _difference(row: Any) -> tuple[float, float | None] | None:
