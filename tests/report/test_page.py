@@ -402,6 +402,24 @@ def test_a_search_without_gradients_has_no_sections_of_them(tmp_path):
         (folder / "config.toml").unlink(missing_ok=True)
 
 
+def test_where_none_is_chosen_the_runner_up_is_shown_and_no_code_comes_first(tmp_path):
+    folder = shutil.copytree(README / "first", tmp_path / "first")
+    kept = Policy.load(folder / "policy.json")
+    rows = kept.provenance["race"]["table"]
+    rows.sort(key=lambda row: row["candidate"] != "none")
+    told = {**kept.provenance, "race": {**kept.provenance["race"], "chosen": "none"}}
+    replace(Policy.named("none"), provenance=told).save(folder / "policy.json")
+    page = page_of(folder)
+    assert "There is nothing to add to your training" in page.text()
+    assert not {"gallery", "policy", "heat"} & {attributes.get("id") for attributes in page.all("section")}
+    assert "unchanged" not in page.text()
+    (folder / "candidates").mkdir()
+    replace(kept, provenance={}).save(folder / "candidates" / "randaugment-2-9.json")
+    said = page_of(folder).text()
+    assert "What randaugment-2-9 would do to images" in said
+    assert "randaugment-2-9 is the runner-up, and was not chosen." in said
+
+
 def test_an_interval_that_leaves_the_plot_has_arrows():
     """A wide one of two trainings, drawn as far as the plot goes, would look like a narrow one."""
     forest = Forest([(-6.0, 6.0), (-1.0, 5.0)])
@@ -806,8 +824,7 @@ def address_of_many(run, tmp_path_factory):
 
 # the numbers of every epoch, which are folded away, may be scrolled
 WIDE = """[...document.querySelectorAll(
-        '.scroll:not(#curves *), .forest, .forest :is(th, td):not(.plot), .tiles, .stack, #heat-map, #repeat > .code pre'
-    )]
+    '.scroll:not(#curves *), .forest, .forest :is(th, td):not(.plot), .tiles, .stack, #heat-map, #repeat > div pre')]
     .filter((one) => one.scrollWidth - one.clientWidth > 1)
     .map((one) => `${one.closest('section').id} ${one.className}: ${one.scrollWidth} > ${one.clientWidth}`)"""
 

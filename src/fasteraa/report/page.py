@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import accumulate, count
 from pathlib import Path
@@ -136,12 +136,22 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
     facts = provenance(run)
     shown = run.gradient or run.policy
     race, tried = _race(run, facts), _tried(run)
+    idle = run.policy is not None and not run.policy.ops
+    second = _runner_up(run, race["rows"]) if idle else None
+    images = None if run.kind == COMPARE or (idle and second is None) else options.images(run)
+    gallery = _gallery(images, second or run.policy or run.gradient)
+    sections = _sections(run, bool(race["effects"]), bool(tried))
+    if idle:  # there is nothing to say of it
+        idle_ones = ["policy"] + ["gallery"] * (gallery is None) + ["heat"] * (run.gradient is None)
+        sections = {name: words for name, words in sections.items() if name not in idle_ones}
     return {
         "title": _title(run, facts),
         "version": __version__,
         "state": _state_words(run),
         "searching": run.state == SEARCHING,
-        "sections": _sections(run, bool(race["effects"]), bool(tried)),
+        "sections": sections,
+        "idle": idle,
+        "runner_up": second.name if second is not None else "",
         "done": len(run.metrics),
         "planned": run.planned,
         "facts": list(_facts(run, facts)),
@@ -158,7 +168,7 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
         "heat": _heat(run.start, shown),
         "heat_is_gradient": run.gradient is not None,
         "masses": _masses(run),
-        "gallery": _gallery(None if run.kind == COMPARE else options.images(run), run.policy or run.gradient),
+        "gallery": gallery,
         "gap": GAP,
         "preview": None if run.preview is None else data_uri(run.preview, "image/png"),
         "comparison": _comparison(run),
@@ -592,6 +602,15 @@ def blocks(markdown: str) -> Iterable[dict[str, Any]]:
             yield {"head": rows[0], "rows": [[*row[:last], " | ".join(row[last:])] for row in rows[2:]]}
         else:
             yield {"text": " ".join(lines)}
+
+
+def _runner_up(run: RunRecord, rows: Sequence[dict[str, Any]]) -> Policy | None:
+    """The best policy that was not chosen, as the run folder has it."""
+    for row in rows:
+        file = RunFolder(run.folder).candidates / f"{as_file_name(row['label'])}.json"
+        if not (row["chosen"] or row["failed"]) and file.is_file():
+            return replace(Policy.load(file), name=row["label"])
+    return None
 
 
 def _gallery(images: Tensor | None, policy: Policy | None) -> Gallery | None:

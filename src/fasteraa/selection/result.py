@@ -131,8 +131,8 @@ class RaceResult:
         held_out = "balanced held-out error" if self.metric == "balanced-error" else "held-out error"
         if self.chosen.label == "none":
             return (
-                f"Use none: no policy is better than no augmentation with a probability of {PROBABLY:.0%} "
-                f"({row.error:.1f}% {held_out}, {how})."
+                f"Use none: do not augment these images. No policy is better with a probability of {PROBABLY:.0%} "
+                f"(without augmentation {row.error:.1f}% {held_out}, {how})."
             )
         none = next((trial for trial in self.trials if trial.label == "none"), None)
         if none is None or row.against_none is None:
