@@ -24,6 +24,7 @@ from fasteraa.images import to_pillow
 from fasteraa.methods import Candidate, Expected
 from fasteraa.methods.op_effects import Effects
 from fasteraa.policy import Choice, Policy, SubPolicy
+from fasteraa.report.preview import augmented
 from fasteraa.report.summary import summarise
 from fasteraa.selection.ranking import Trial
 from fasteraa.selection.result import RaceResult, Result
@@ -34,23 +35,30 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "readme"
 PICTURE = FOLDER / "picture.jpg"
 PHOTOS = ("chelsea", "coffee", "astronaut")
-OPERATIONS = (("rotate", 0.6), ("shear_x", 0.9), ("solarize", 0.5), ("posterize", 0.9), ("equalize", None))
-POLICY, DRAWS, SEED = "general-or-trivial", 4, 11
-TILE, GAP, HEAD = 96, 4, 40
+OPERATIONS = (("rotate", 0.6), ("shear_x", 0.9), ("solarize", 0.5), ("color", 1.0), ("equalize", None))
+DRAWS, SEED = 4, 11
+TILE, GAP, HEAD, FOOT = 96, 4, 40, 30
+STEP = TILE + GAP + FOOT  # from one row to the next; what was done stands under an image
 LEVELS = 8  # by which JPEG changes the levels of a tile on average, at most
 
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
-def tiles() -> list[list[Tensor]]:
-    """A row for each photograph: the original, each operation alone, draws of the policy."""
+def tiles() -> list[list[tuple[Tensor, list[str]]]]:
+    """A row for each photograph: the original, each operation alone, draws of the policy with what was done."""
     photos = [torch.from_numpy(np.array(Image.open(FOLDER / f"{name}.png"))).movedim(-1, 0) for name in PHOTOS]
     batch = torch.stack(photos)
     alone = [Policy((SubPolicy(((Choice(op, 1.0, size),),)),)) for op, size in OPERATIONS]
     generator = torch.Generator().manual_seed(SEED)
-    policy = Policy.named(POLICY)
-    columns = [batch, *(each(batch, generator) for each in alone), *(policy(batch, generator) for _ in range(DRAWS))]
-    return [[column[row] for column in columns] for row in range(len(photos))]
+    shown = [batch, *(each(batch, generator) for each in alone)]
+    columns = [(images, [[]] * len(photos)) for images in shown]
+    columns += [augmented(chosen(), batch, len(photos), generator) for _ in range(DRAWS)]
+    return [[(images[row], words[row]) for images, words in columns] for row in range(len(photos))]
+
+
+def chosen() -> Policy:
+    """Of the recorded search."""
+    return Policy.load(FOLDER / "first" / "policy.json")
 
 
 def places() -> list[int]:
@@ -61,19 +69,22 @@ def places() -> list[int]:
 
 def draw() -> Image.Image:
     rows, left = tiles(), places()
-    sheet = Image.new("RGB", (left[-1] + TILE + GAP, HEAD + len(rows) * (TILE + GAP)), "white")
-    pen, large, small = ImageDraw.Draw(sheet), ImageFont.load_default(14), ImageFont.load_default(12)
+    sheet = Image.new("RGB", (left[-1] + TILE + GAP, HEAD + len(rows) * STEP), "white")
+    pen, large, small = ImageDraw.Draw(sheet), ImageFont.load_default(14), ImageFont.load_default(11)
     for column, words in (
         (0, "originals"),
         (1, "what operations do"),
-        (1 + len(OPERATIONS), f"what a policy does: {POLICY}"),
+        (1 + len(OPERATIONS), f"what a chosen policy does: {chosen().name}"),
     ):
         pen.text((left[column], 2), words, "black", large)
     for column, (op, _) in enumerate(OPERATIONS, 1):
         pen.text((left[column], 22), op, "#59636e", small)
     for number, row in enumerate(rows):
-        for column, tile in enumerate(row):
-            sheet.paste(to_pillow(tile), (left[column], HEAD + number * (TILE + GAP)))
+        for column, (tile, words) in enumerate(row):
+            top = HEAD + number * STEP
+            sheet.paste(to_pillow(tile), (left[column], top))
+            for line, deed in enumerate(words if column < len(row) - DRAWS else words or ["unchanged"]):
+                pen.text((left[column], top + TILE + 1 + 13 * line), deed, "#59636e", small)
     return sheet
 
 
@@ -81,9 +92,7 @@ def same(drawn: Image.Image, kept: Image.Image) -> bool:
     """Every tile alike, but for what JPEG loses; letters differ from one version of Pillow to another."""
     if drawn.size != kept.size:
         return False
-    boxes = [
-        (x, y, x + TILE, y + TILE) for x in places() for y in range(HEAD, HEAD + len(PHOTOS) * (TILE + GAP), TILE + GAP)
-    ]
+    boxes = [(x, y, x + TILE, y + TILE) for x in places() for y in range(HEAD, HEAD + len(PHOTOS) * STEP, STEP)]
     return all(_gap(drawn.crop(box), kept.crop(box)) <= LEVELS for box in boxes)
 
 
@@ -105,7 +114,7 @@ def stale(write: bool) -> list[Path]:
 
 def recorded_result() -> Result:
     """The search in docs/readme/first, as far as its summary needs it."""
-    policy = Policy.load(FOLDER / "first" / "policy.json")
+    policy = chosen()
     found = json.loads((FOLDER / "first" / "result.json").read_text(encoding="utf-8"))
     kept = policy.provenance["race"]
     trials = tuple(_trial(row, policy, kept["images"] // kept["folds"]) for row in kept["table"])
@@ -213,10 +222,14 @@ def table() -> str:
     means = {(line["data"], line["label"]): line["ours"]["mean"] for line in lines if line["ours"]}
     rows = [
         _unseen_row(),
-        _zoo_row(),
-        *([words, *_cells([means.get((data, label)) for label in CONTENDERS])] for data, words in SETS.items()),
+        _zoo_row("GPU"),
+        _zoo_row("two cores"),
+        *(
+            [f"{words} \u2020", *_cells([means.get((data, label)) for label in CONTENDERS]), "GPU"]
+            for data, words in SETS.items()
+        ),
     ]
-    return markdown_table(["error %, lowest in bold", *CONTENDERS.values()], rows)
+    return markdown_table(["error %, lowest in bold", *CONTENDERS.values(), "searched on"], rows)
 
 
 def _unseen_row() -> list[str]:
@@ -227,10 +240,10 @@ def _unseen_row() -> list[str]:
         return fmean(fmean(each["errors"][policy or each["chosen"]].values()) for each in sets)
 
     cells = _cells([mean("none"), mean("trivialaugment-wide"), None, None, mean(None)])
-    return [f"**{len(sets)} sets that nothing was tuned on**, mean", *cells]
+    return [f"**{len(sets)} sets that nothing was tuned on**, mean", *cells, "two cores"]
 
 
-def _zoo_row() -> list[str]:
+def _zoo_row(machine: str) -> list[str]:
     """The prior of each search was fitted to the other sets."""
     content = json.loads((ROOT / "results" / "unseen" / "zoo.json").read_text(encoding="utf-8"))
     sets = content["sets"].values()
@@ -238,9 +251,10 @@ def _zoo_row() -> list[str]:
     def mean(label: str) -> float:
         return fmean(fmean(row["error"] for row in each["rows"] if row["label"] == label) for each in sets)
 
-    labels = ("none", "trivialaugment-wide", "randaugment-2-14", "autoaugment-cifar10", "searched on a GPU")
+    searched = {"GPU": "searched on a GPU", "two cores": "searched on two cores"}[machine]
+    labels = ("none", "trivialaugment-wide", "randaugment-2-14", "autoaugment-cifar10", searched)
     cells = _cells([mean(label) for label in labels])
-    return [f"**{len(sets)} sets of other kinds, each left out of the prior**, mean", *cells]
+    return [f"**{len(sets)} sets of other kinds, each left out of the prior**, mean", *cells, machine]
 
 
 def _cells(errors: list[float | None]) -> list[str]:

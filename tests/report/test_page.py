@@ -12,6 +12,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from http.client import HTTPConnection
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from fasteraa.comparison.per_op import Drop, OpHarm, PerOp, SubPolicyHarm
 from fasteraa.comparison.table import Comparison, Row
 from fasteraa.errors import FasterAAError, RunError
 from fasteraa.report import page as page_module
+from fasteraa.report.charts import Forest
 from fasteraa.report.comparison import per_op_markdown, publish, read_comparison, to_markdown
 from fasteraa.report.page import Options, blocks, duration, make_page, view, write_report
 from fasteraa.report.preview import draw_sheet
@@ -37,6 +39,7 @@ ANSWER = ["result", "use", "candidates", "effects", "gallery", "policy"]
 SECTIONS = [*ANSWER, *OF_COMPARISON, "tried", "heat", *OF_GRADIENT_SEARCH, "about", "repeat"]
 MEASURED = ["effects", "tried"]  # shown where there is something to show
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> & {{ 7*7 }}"
+README = Path(__file__).resolve().parents[2] / "docs" / "readme"
 VOID = {"meta", "link", "img", "br", "input"}
 
 
@@ -390,6 +393,45 @@ def test_heat_map_by_hand(run, tmp_path):
     assert shown == ["25", "100", "100", "75"]
 
 
+def test_a_search_without_gradients_has_no_sections_of_them(tmp_path):
+    folder = shutil.copytree(README / "first", tmp_path / "first")
+    for _ in range(2):
+        page = page_of(folder)
+        assert not {"curves", "operations"} & {attributes.get("id") for attributes in page.all("section")}
+        assert "Gradient search" not in page.text()
+        (folder / "config.toml").unlink(missing_ok=True)
+
+
+def test_where_none_is_chosen_the_runner_up_is_shown_and_no_code_comes_first(tmp_path):
+    folder = shutil.copytree(README / "first", tmp_path / "first")
+    kept = Policy.load(folder / "policy.json")
+    rows = kept.provenance["race"]["table"]
+    rows.sort(key=lambda row: row["candidate"] != "none")
+    told = {**kept.provenance, "race": {**kept.provenance["race"], "chosen": "none"}}
+    replace(Policy.named("none"), provenance=told).save(folder / "policy.json")
+    page = page_of(folder)
+    assert "There is nothing to add to your training" in page.text()
+    assert not {"gallery", "policy", "heat"} & {attributes.get("id") for attributes in page.all("section")}
+    assert "unchanged" not in page.text()
+    (folder / "candidates").mkdir()
+    replace(kept, provenance={}).save(folder / "candidates" / "randaugment-2-9.json")
+    said = page_of(folder).text()
+    assert "What randaugment-2-9 would do to images" in said
+    assert "randaugment-2-9 is the runner-up, and was not chosen." in said
+
+
+def test_an_interval_that_leaves_the_plot_has_arrows():
+    """A wide one of two trainings, drawn as far as the plot goes, would look like a narrow one."""
+    forest = Forest([(-6.0, 6.0), (-1.0, 5.0)])
+    assert "arrow" not in forest.row(-6.0, 6.0)
+    assert forest.row(-8.0, 71.9).count("arrow") == 2
+    assert forest.row(-8.0, 8.0).count("arrow") == 1
+    assert forest.row(50.0, None).count("middle") == 0
+    said = page_of(README / "first").text()
+    assert "-8.0 ± 71.9" in said
+    assert "An arrow: the interval goes on." in said
+
+
 def test_trajectories_end_where_the_policies_stand(run):
     record = read_run(run)
     assert all(len(path) == 3 for path in record.masses.values())
@@ -494,7 +536,7 @@ def test_missing_pieces(copy):
         ("result.json", "faster-aa-x2 (chosen) 42.0 1.550 2"),
         ("preview.png", "Sub-policy 1"),
         ("methods/faster-aa/start.json", "holds neither the start of the gradient search nor its checkpoint"),
-        ("config.toml", "The search is finished."),
+        ("config.toml", "The run folder has no config.toml"),
     ):
         (copy / name).unlink()
         page = page_of(copy)
@@ -503,6 +545,7 @@ def test_missing_pieces(copy):
             copy / "methods/faster-aa/checkpoint.pt"
         ).exists()  # no line where no course is known
         without = [] if (copy / "result.json").exists() else ["tried"]
+        without += [] if (copy / "config.toml").exists() else OF_GRADIENT_SEARCH  # of which nothing is left, either
         assert [attributes["id"] for attributes in page.all("section")] == [s for s in SECTIONS if s not in without]
 
 
@@ -759,6 +802,47 @@ def address(run, compared, tmp_path_factory):
     return path.as_uri()
 
 
+@pytest.fixture(scope="module")
+def address_of_readme(compared, tmp_path_factory):
+    """Of the search that the README shows, which `make demo` makes, too."""
+    path = tmp_path_factory.mktemp("readme") / "report.html"
+    write_report(README / "first", path, Options(compared))
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def address_of_many(run, tmp_path_factory):
+    """With as many sub-policies as a gradient search has."""
+    folder = shutil.copytree(run, tmp_path_factory.mktemp("many") / "run")
+    policy, start = (Policy.load(folder / "methods/faster-aa" / name) for name in ("faster-aa.json", "start.json"))
+    for each, name in ((policy, "faster-aa.json"), (start, "start.json")):
+        replace(each, sub_policies=each.sub_policies[:2] * 5).save(folder / "methods/faster-aa" / name)
+    path = folder.parent / "report.html"
+    write_report(folder, path)
+    return path.as_uri()
+
+
+# the numbers of every epoch, which are folded away, may be scrolled
+WIDE = """[...document.querySelectorAll(
+    '.scroll:not(#curves *), .forest, .forest :is(th, td):not(.plot), .tiles, .stack, #heat-map, #repeat > div pre')]
+    .filter((one) => one.scrollWidth - one.clientWidth > 1)
+    .map((one) => `${one.closest('section').id} ${one.className}: ${one.scrollWidth} > ${one.clientWidth}`)"""
+
+
+@pytest.mark.parametrize("width", [390, 900, 1400])
+def test_nothing_is_cut_off_on_the_pages_of_the_readme_and_of_many_sub_policies(
+    browser, address_of_readme, address_of_many, width
+):
+    for place in (address_of_readme, address_of_many):
+        browser.open(place, width)
+        browser.ask(
+            "document.querySelectorAll('#heat details, #policy details').forEach((one) => { one.open = true; })"
+        )
+        assert browser.ask("document.documentElement.scrollWidth") == width
+        assert browser.ask(WIDE) == []
+        assert browser.complaints() == []
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [360, 390, 900, 1400])
 def test_it_loads_and_fits(browser, address, width, dark):
@@ -767,8 +851,7 @@ def test_it_loads_and_fits(browser, address, width, dark):
     assert browser.asked_for() == [address]
     browser.ask("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert browser.ask("document.documentElement.scrollWidth") == width
-    wide = "[...document.querySelectorAll('.forest, .tiles, .stack')].map((one) => one.scrollWidth - one.clientWidth)"
-    assert max(browser.ask(wide)) <= 1  # no column is cut off, and none has to be scrolled to
+    assert browser.ask(WIDE) == []  # no column is cut off, and none has to be scrolled to
     assert browser.ask("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
     assert browser.ask(f"{PAINT} === 'rgb(21, 23, 26)'") is dark
     assert len(browser.picture()) > 20_000

@@ -65,9 +65,9 @@ def test_one_epoch_is_one_epoch():
 def test_where_nothing_is_better_than_none():
     result = result_of(trial("none", (5.0, 5.0)), trial("a", (6.0, 6.5)))
     assert result.sentence() == (
-        "Use none: no policy is better than no augmentation with a probability of 80% (5.0% held-out error, 2 "
-        "trainings of 12 epochs of small). This is for trainings of 12 epochs: longer ones gain more by augmentation "
-        "(--train-epochs)."
+        "Use none: do not augment these images. No policy is better with a probability of 80% (without augmentation "
+        "5.0% held-out error, 2 trainings of 12 epochs of small). This is for trainings of 12 epochs: longer ones gain "
+        "more by augmentation (--train-epochs)."
     )
     longer = replace(result_of(*(replace(each, length=7.0) for each in result.trials)))
     assert "no augmentation after 84 epochs with a probability of 80%" in longer.sentence()

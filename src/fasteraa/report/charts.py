@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from markupsafe import Markup
@@ -11,6 +12,7 @@ from fasteraa.report.svg import Scale, bar, drawing, line, text, ticks, y_axis
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 216, 44, 12, 10, 44
 _TITLE = 16  # the title of the vertical axis
 _TICKS = 5  # under a row of a table, at most
+_ARROW = 3  # percent of the width of a row
 _LETTER, _GAP = 7.7, 6  # the widest that a digit of the axis is drawn, and what stands between it and the grid
 Series = tuple[str, Sequence[tuple[float, float]]]  # a name, and (epoch, value)
 
@@ -54,7 +56,10 @@ def smoothed(curve: Sequence[tuple[float, float]]) -> Sequence[tuple[float, floa
 
 
 class Forest:
-    """Means with their intervals, a row of a table each, beside a line at zero; an interval of None is not drawn."""
+    """Means with their intervals, a row of a table each, beside a line at zero; an interval of None is not drawn.
+
+    The scale is that of `rows`; where another row leaves it, an arrow says so.
+    """
 
     def __init__(self, rows: Sequence[tuple[float, float | None]]):
         ends = [mean + sign * (half or 0.0) for mean, half in rows for sign in (-1, 1)] or [0.0]
@@ -65,10 +70,16 @@ class Forest:
     def row(self, mean: float, half: float | None, kind: str = "") -> Markup:
         """`kind` is good or bad: an interval on one side of zero."""
         x = self._scale
+        low, high = mean - (half or 0.0), mean + (half or 0.0)
         marks = [line([(x(0), 0), (x(0), 26)], "zero")]
         if half is not None:
-            marks.append(line([(x(mean - half), 13), (x(mean + half), 13)], f"reach {kind}".strip()))
-        marks.append(line([(x(mean), 7), (x(mean), 19)], f"middle {kind}".strip()))
+            marks.append(line([(x(low), 13), (x(high), 13)], f"reach {kind}".strip()))
+        if x.low <= mean <= x.high:
+            marks.append(line([(x(mean), 7), (x(mean), 19)], f"middle {kind}".strip()))
+        for tip, beyond in ((0, low < x.low), (100, high > x.high)):
+            if beyond:
+                back = tip + math.copysign(_ARROW, 50 - tip)
+                marks.append(line([(back, 5), (tip, 13), (back, 21)], f"arrow {kind}".strip()))
         return _in_row(marks, "row-interval")
 
     def axis(self) -> Markup:

@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import accumulate, count
 from pathlib import Path
@@ -136,12 +136,22 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
     facts = provenance(run)
     shown = run.gradient or run.policy
     race, tried = _race(run, facts), _tried(run)
+    idle = run.policy is not None and not run.policy.ops
+    second = _runner_up(run, race["rows"]) if idle else None
+    images = None if run.kind == COMPARE or (idle and second is None) else options.images(run)
+    gallery = _gallery(images, second or run.policy or run.gradient)
+    sections = _sections(run, bool(race["effects"]), bool(tried))
+    if idle:  # there is nothing to say of it
+        idle_ones = ["policy"] + ["gallery"] * (gallery is None) + ["heat"] * (run.gradient is None)
+        sections = {name: words for name, words in sections.items() if name not in idle_ones}
     return {
         "title": _title(run, facts),
         "version": __version__,
         "state": _state_words(run),
         "searching": run.state == SEARCHING,
-        "sections": _sections(run, bool(race["effects"]), bool(tried)),
+        "sections": sections,
+        "idle": idle,
+        "runner_up": second.name if second is not None else "",
         "done": len(run.metrics),
         "planned": run.planned,
         "facts": list(_facts(run, facts)),
@@ -158,7 +168,7 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
         "heat": _heat(run.start, shown),
         "heat_is_gradient": run.gradient is not None,
         "masses": _masses(run),
-        "gallery": _gallery(None if run.kind == COMPARE else options.images(run), run.policy or run.gradient),
+        "gallery": gallery,
         "gap": GAP,
         "preview": None if run.preview is None else data_uri(run.preview, "image/png"),
         "comparison": _comparison(run),
@@ -190,7 +200,7 @@ def _sections(run: RunRecord, effects: bool, tried: bool) -> dict[str, str]:
     """Without those that a folder of this kind never fills."""
     if run.kind == COMPARE:
         return {name: _SECTIONS[name] for name in _OF_COMPARISON}
-    left_out = [*(() if run.setup.gradient else _OF_GRADIENT_SEARCH)]
+    left_out = [*(() if run.by_gradient else _OF_GRADIENT_SEARCH)]
     left_out += ["effects"] * (not effects) + ["tried"] * (not tried)
     return {name: words for name, words in _SECTIONS.items() if name not in left_out}
 
@@ -232,7 +242,7 @@ def _facts(run: RunRecord, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
         yield "Images", f"{data['name']}: {what}"
     if run.setup.methods:
         yield "Methods", ", ".join(run.setup.methods)
-    if run.setup.gradient:
+    if run.by_gradient:
         seconds = facts.get("seconds", run.metrics[-1].get("seconds") if run.metrics else None)
         epochs = f"{len(run.metrics)} of {run.planned} epochs"
         yield "Gradient search", f"{duration(seconds) or 'unknown time'}, {epochs}"
@@ -471,6 +481,7 @@ def _race(run: RunRecord, facts: dict[str, Any]) -> dict[str, Any]:
         "differences": _with_differences(rows),
         "sure": any(row["better"] for row in rows),
         "axis": forest.axis(),
+        "cut": any("arrow" in row["plot"] for row in rows),
         "not_raced": [label for label in proposed if label not in raced] if rows and isinstance(proposed, dict) else [],
         "effects": effects,
         "effects_axis": effects_forest.axis(),
@@ -508,7 +519,7 @@ def _scores(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             "chosen": row.get("label") == result.get("chosen"),
             "score": f"{row['score']:.5g}" if _numbers([row.get("score")]) else "",
             "runs": len(_numbers(row.get("scores"))),
-            "better": percent(row["better"]) if _numbers([row.get("better")]) else "",
+            "better": _short_percent(row["better"]) if _numbers([row.get("better")]) else "",
             "note": str(row["failed"]) if row.get("failed") else "eliminated" if row.get("eliminated") else "",
         }
         for row in rows
@@ -528,11 +539,16 @@ def _race_row(row: Any, race: Any, run: RunRecord) -> dict[str, Any]:
         "error": sum(errors) / len(errors),
         "difference": difference,
         "against_none": _difference_words(difference),
-        "better": percent(dig(known, "better")) if _numbers([dig(known, "better")]) else "",
+        "better": _short_percent(dig(known, "better")) if _numbers([dig(known, "better")]) else "",
         "loss": f"{sum(losses) / len(losses):.3f}" if losses else "",
         "trainings": len(errors),
         "failed": str(failed) if failed else "",
     }
+
+
+def _short_percent(probability: float) -> str:
+    """For a narrow column: `>99%`."""
+    return percent(probability).replace("more than ", ">").replace("under ", "<")
 
 
 def _difference(row: Any) -> tuple[float, float | None] | None:
@@ -586,6 +602,15 @@ def blocks(markdown: str) -> Iterable[dict[str, Any]]:
             yield {"head": rows[0], "rows": [[*row[:last], " | ".join(row[last:])] for row in rows[2:]]}
         else:
             yield {"text": " ".join(lines)}
+
+
+def _runner_up(run: RunRecord, rows: Sequence[dict[str, Any]]) -> Policy | None:
+    """The best policy that was not chosen, as the run folder has it."""
+    for row in rows:
+        file = RunFolder(run.folder).candidates / f"{as_file_name(row['label'])}.json"
+        if not (row["chosen"] or row["failed"]) and file.is_file():
+            return replace(Policy.load(file), name=row["label"])
+    return None
 
 
 def _gallery(images: Tensor | None, policy: Policy | None) -> Gallery | None:

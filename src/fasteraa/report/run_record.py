@@ -42,7 +42,7 @@ class Setup:
     @property
     def gradient(self) -> bool:
         """Whether there was to be a gradient search; version 0.1 had nothing else."""
-        return not self.methods or "faster-aa" in self.methods
+        return "faster-aa" in self.methods or (not self.methods and self.text is not None)
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,11 @@ class RunRecord:
     @property
     def config(self) -> SearchConfig | None:
         return self.setup.config
+
+    @property
+    def by_gradient(self) -> bool:
+        """Whether a gradient search was asked for, or left something here."""
+        return self.setup.gradient or bool(self.start or self.gradient or self.metrics)
 
 
 def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
