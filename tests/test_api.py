@@ -193,6 +193,32 @@ def test_a_resume_that_fails_leaves_the_answer_as_it_was(copy):
     assert kept(copy) == before
 
 
+OTHERS = {
+    "methods = ['faster-aa', 'op-effects', 'published'], now ['published']": {"methods": "published"},
+    "metric = 'error', now 'loss'": {"race": replace(RACE, metric="loss")},
+    "network = None, now 'wrn-40-2'": {"race": replace(RACE, network="wrn-40-2")},
+    "trainings = 12, now 6; train.warmup = None, now 0": {"race": replace(RACE, trainings=6, train={"warmup": 0})},
+}
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_another_race_does_not_replace_the_answer(copy, words):
+    before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file() and file.name != ".lock"}
+    with pytest.raises(RunError, match=re.escape(f"was begun with {words}: resume it with its own settings")) as told:
+        search(copy, resume=True, **OTHERS[words])
+    assert "choose another folder (--out)" in str(told.value)
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_a_race_that_was_stopped_continues_with_its_own_settings_alone(tmp_path):
+    with pytest.raises(Stopped):
+        search(tmp_path / "run", progress=StopsAt("race, round 1"))
+    config = (tmp_path / "run" / "config.toml").read_bytes()
+    with pytest.raises(RunError, match="metric = 'error', now 'loss'"):
+        search(tmp_path / "run", resume=True, race=replace(RACE, metric="loss"))
+    assert (tmp_path / "run" / "config.toml").read_bytes() == config
+
+
 def test_what_was_removed_is_made_again(finished, copy):
     before = kept(copy)
     shutil.rmtree(copy / "race")

@@ -49,7 +49,14 @@ from fasteraa.runtime.progress import Lines, Progress, Silent
 from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, own_rank, rank_device
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
-from fasteraa.selection.config import METRICS, RaceConfig, fine_tuning, with_critic_weights, write_settings
+from fasteraa.selection.config import (
+    METRICS,
+    RaceConfig,
+    check_same_race,
+    fine_tuning,
+    with_critic_weights,
+    write_settings,
+)
 from fasteraa.selection.folds import without_training
 from fasteraa.selection.pipeline import propose_and_race
 from fasteraa.selection.prior import read_prior
@@ -117,7 +124,7 @@ def search(
         folder = RunFolder(Path(out)) if out is not None and ranks.is_first else None
         if folder is not None:
             check_beside(source, folder.path)
-            _open(folder, config, chosen_methods, resume)
+            _open(folder, config, settings, chosen_methods, resume)
             stack.enter_context(exclusive(folder.path))
         with reporting(progress.say):
             data = _load(source, config, judged, device, data_root)
@@ -319,7 +326,9 @@ def _written(
     return result
 
 
-def _open(folder: RunFolder, config: SearchConfig, methods: Sequence[Method], resume: bool) -> None:
+def _open(
+    folder: RunFolder, config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method], resume: bool
+) -> None:
     if not resume:
         folder.open_new()
         return
@@ -328,7 +337,10 @@ def _open(folder: RunFolder, config: SearchConfig, methods: Sequence[Method], re
     check_same(config, settings, folder.path, but=("batch_size",))  # images may be fewer
     for method in methods:
         method.check_resumable(folder, make_config(settings))
-    check_decisions(folder.race / "schedule.json")
+    schedule = folder.race / "schedule.json"
+    check_decisions(schedule)
+    if schedule.exists() or raced_policy(folder) is not None:
+        check_same_race(folder, config, race, methods)
 
 
 def _load(

@@ -585,13 +585,12 @@ def test_a_race_that_was_stopped_is_not_run_again_with_more_time(scripted, tmp_p
     ],
     ids=["data", "seed", "ops", "epochs", "train", "trainings", "methods", "tune", "prior"],
 )
-def test_another_race_has_another_schedule(scripted, tmp_path, other):
+def test_another_race_does_not_replace_the_one_in_the_folder(scripted, tmp_path, other):
     run([Proposes(*TWO)], folder=tmp_path)
-    before = json.loads((tmp_path / "race" / "schedule.json").read_text())["of"]
-    said = []
-    run(**{"methods": [Proposes(*TWO)], **other}, folder=tmp_path, said=said)
-    assert json.loads((tmp_path / "race" / "schedule.json").read_text())["of"] != before
-    assert "the race that was begun continues" not in said
+    before = (tmp_path / "race" / "schedule.json").read_bytes()
+    with pytest.raises(RunError, match=r"is of other images, weights or settings: choose another folder \(--out\)"):
+        run(**{"methods": [Proposes(*TWO)], **other}, folder=tmp_path)
+    assert (tmp_path / "race" / "schedule.json").read_bytes() == before
 
 
 def test_other_minutes_are_the_same_race(scripted, tmp_path):
@@ -604,6 +603,7 @@ def test_other_minutes_are_the_same_race(scripted, tmp_path):
 def test_runs_of_another_race_in_the_folder_are_not_run_again(scripted, tmp_path):
     """They are found by their keys, whatever raced."""
     run([Proposes(*TWO)], folder=tmp_path)
+    (tmp_path / "race" / "schedule.json").unlink()
     run([Proposes(*TWO, name="another")], folder=tmp_path)
     assert [len(runner.trained) for runner in scripted.made] == [6, 0]
 

@@ -25,7 +25,11 @@ class Decisions:
 
     def __init__(self, file: Path | None, of: str):
         self.file, self.of = file, of  # `of`: a hash of what they were made for; others are forgotten
-        self.content: dict[str, dict[str, Any]] = _read(file, of) if file is not None else {}
+        content = _content(file) if file is not None else {}
+        decided = {name: value for name, value in content.items() if name != "of"}
+        mine = content.get("of") == of
+        self.content: dict[str, dict[str, Any]] = decided if mine else {}
+        self.of_another: Mapping[str, Any] = {} if mine else decided  # what the first decision here replaces
 
     def decide(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """What was decided before, or what is decided now, saved before anybody acts on it."""
@@ -65,11 +69,6 @@ class _Decision(dict[str, Any]):
 def check_decisions(file: Path) -> None:
     """RunError if there is a file that cannot be used, whatever it is of."""
     _content(file)
-
-
-def _read(file: Path, of: str) -> dict[str, dict[str, Any]]:
-    content = _content(file)
-    return {name: value for name, value in content.items() if name != "of"} if content.get("of") == of else {}
 
 
 def _content(file: Path) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from fasteraa.errors import ConfigError
+from fasteraa.errors import ConfigError, RunError
 from fasteraa.methods import Method
-from fasteraa.methods.config import PRETRAINED, SearchConfig
+from fasteraa.methods.config import PRETRAINED, SearchConfig, read_tables
+from fasteraa.runtime.documents import cut, quoted
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.settings import Settings, setting, toml_value
 
@@ -158,6 +160,40 @@ def write_settings(
 ) -> None:
     """config.toml: from here on the folder holds a run."""
     folder.write_config(settings_text(config, race, methods, training=training))
+
+
+def check_same_race(
+    folder: RunFolder, config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method]
+) -> None:
+    """A race that was begun is resumed with its own settings, or more minutes: another would replace its answer."""
+    tables = read_tables(folder.config)
+    if race is None or not tables["run"].get("race"):
+        return
+    before = _race_values(tables, methods)
+    now = _race_values(tomllib.loads(settings_text(config, race, methods)), methods)
+    others = [
+        f"{name} = {quoted(before.get(name), 60)}, now {quoted(now.get(name), 60)}"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+    if others:
+        raise RunError(
+            f"the race in {str(folder.path)!r} was begun with {cut('; '.join(others))}: resume it with its own "
+            "settings (more minutes are welcome), or choose another folder (--out)"
+        )
+
+
+def _race_values(tables: Mapping[str, Any], methods: Sequence[Method]) -> dict[str, Any]:
+    """Whatever makes it another race, by name; a setting that a file of an earlier version lacks is as by default."""
+    race = RaceConfig.make(tables.get("race", {})).plain()
+    own = {each.name: type(each.settings) for each in methods if each.settings is not None}
+    settings = {name: kind.make(tables.get("methods", {}).get(name, {})).plain() for name, kind in own.items()}
+    return {
+        "methods": tables["run"].get("methods"),
+        **{name: value for name, value in race.items() if name not in ("minutes", "train")},
+        **{f"train.{name}": value for name, value in tables.get("train", {}).items()},
+        **{f"{name}.{key}": value for name, each in settings.items() for key, value in each.items()},
+    }
 
 
 def settings_text(

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError, OutOfTime, RaceError
+from fasteraa.errors import ConfigError, OutOfTime, RaceError, RunError
 from fasteraa.methods import Budget, Candidate, Method
 from fasteraa.methods.faster_aa import FasterAA
 from fasteraa.methods.task import FOLDS, LONG, Task
@@ -260,7 +260,12 @@ def _identity(task: Task, methods: Sequence[Method], race: RaceConfig) -> str:
 
 
 def _race_again(decisions: Decisions, race: RaceConfig, say: Say) -> None:
-    """A race that is over may be run again with more time; one that was stopped continues."""
+    """A race that is over may be run again with more time; one that was stopped continues. Another would replace it."""
+    if "race" in decisions.of_another:
+        raise RunError(
+            f"the race in {str(decisions.file)!r} is of other images, weights or settings: choose another folder "
+            "(--out)"
+        )
     setup = decisions.get("setup")
     if not setup:
         return

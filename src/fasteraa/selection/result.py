@@ -179,8 +179,8 @@ class RaceResult:
             )
         if self.chosen.label == "none":
             return (
-                f"Use none: do not augment these images. No policy is better{self._after} with a probability of {PROBABLY:.0%} "
-                f"(without augmentation {row.error:.1f}% {held_out}, {how})."
+                f"Use none: do not augment these images. No policy is better{self._after} with a probability of "
+                f"{PROBABLY:.0%} (without augmentation {row.error:.1f}% {held_out}, {how})."
             )
         none = next((trial for trial in self.trials if trial.label == "none"), None)
         if none is None or row.against_none is None:
