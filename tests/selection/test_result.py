@@ -70,7 +70,7 @@ def test_where_nothing_is_better_than_none():
         "more by augmentation (--train-epochs)."
     )
     longer = replace(result_of(*(replace(each, length=7.0) for each in result.trials)))
-    assert "no augmentation after 84 epochs with a probability of 80%" in longer.sentence()
+    assert "better after 84 epochs with a probability of 80%" in longer.sentence()
     longer = replace(longer, recipe=replace(RECIPE, epochs=30))
     assert "longer ones" not in longer.sentence()  # 210 epochs
     assert "longer ones" not in result_of(trial("a", (5.0,)), trial("none", (6.0,))).sentence()
@@ -266,4 +266,4 @@ def test_what_is_printed_is_the_answer():
     assert repr(race) == "<RaceResult: general of 2 candidates>"
     assert repr(result.policy).startswith("<Policy general: sub-policies ")
     alone = replace(result, race=None, note="There was no race: why.")
-    assert str(alone) == "Use none: it is what its method proposes, and was not raced. There was no race: why."
+    assert str(alone) == "Use general: it is what its method proposes, and was not raced. There was no race: why."
