@@ -321,7 +321,7 @@ def test_the_gathered_pages_need_nothing_outside(tmp_path):
             assert (page.parent / link.file).resolve().is_relative_to(tmp_path)
     assert (tmp_path / "examples" / "timm_training.py").exists()
     assert "](results/search-h200/README.md)" in (tmp_path / "results.md").read_text()
-    assert "](../../search.md#" in (tmp_path / "results" / "search-h200" / "README.md").read_text()
+    assert "](../../settings.md#" in (tmp_path / "results" / "search-h200" / "README.md").read_text()
 
 
 def test_the_settings_of_the_site_name_files_that_are_there():
