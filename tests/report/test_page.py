@@ -429,7 +429,7 @@ def test_an_interval_that_leaves_the_plot_has_arrows():
     assert forest.row(50.0, None).count("middle") == 0
     said = page_of(README / "first").text()
     assert "-8.0 ± 71.9" in said
-    assert "An arrow: the interval goes on." in said
+    assert "An arrow: the interval leaves the plot." in said
 
 
 def test_trajectories_end_where_the_policies_stand(run):

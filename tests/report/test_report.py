@@ -155,17 +155,17 @@ def test_the_sheet_shows_originals_and_augmented_images():
     images = torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8)
     inverted = Policy((SubPolicy(((Choice("invert"),),)), SubPolicy(((Choice("flip"),),), 0.5)), "both")
     sheet = np.asarray(draw_sheet(inverted, images, columns=3)).transpose(2, 0, 1)
-    twice = lambda image: image.numpy().repeat(2, 1).repeat(2, 2)  # noqa: E731  pixels stay squares
+    larger = lambda image: image.numpy().repeat(3, 1).repeat(3, 2)  # noqa: E731  pixels stay squares
     tops = [
         place
-        for place in range(sheet.shape[1] - 128)
-        if (sheet[:, place:, 14:][:, :128, :128] == twice(images[0])).all()
+        for place in range(sheet.shape[1] - 192)
+        if (sheet[:, place:, 14:][:, :192, :192] == larger(images[0])).all()
     ]
     assert len(tops) == 1
     for column in range(3):
-        strip = sheet[:, :, 14 + column * 136 :][:, :, :128]
+        strip = sheet[:, :, 14 + column * 200 :][:, :, :192]
         expected = (images[column], 255 - images[column], images[column].flip(2))
-        places = [place_of(strip, twice(image)) for image in expected]
+        places = [place_of(strip, larger(image)) for image in expected]
         assert places == sorted(places)
     assert (sheet.min(axis=(0, 1)) == 255).mean() < 0.2  # no part of it is white
 
@@ -202,10 +202,16 @@ def test_under_each_image_is_what_was_done_to_it():
 
 
 @pytest.mark.parametrize(
-    ("size", "shown"), [((28, 28), (112, 112)), ((32, 32), (128, 128)), ((300, 200), (112, 75)), ((96, 48), (96, 48))]
+    ("size", "shown"), [((28, 28), (168, 168)), ((32, 32), (160, 160)), ((300, 200), (168, 112)), ((96, 48), (192, 96))]
 )
 def test_images_keep_their_shape_on_a_sheet(size, shown):
     assert shown_size(*size) == shown
+
+
+def test_less_than_a_third_of_a_sheet_is_white():
+    images = torch.zeros(6, 3, 28, 28, dtype=torch.uint8)
+    policy = Policy((SubPolicy(((Choice("rotate", 1.0, 0.5),), (Choice("shear_x", 1.0, 0.5),))),) * 10)
+    assert (np.asarray(draw_sheet(policy, images)) > 245).all(-1).mean() < 1 / 3
 
 
 def test_a_policy_that_chooses_among_operations_has_several_rows(monkeypatch):

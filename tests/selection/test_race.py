@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from fasteraa.selection import schedule
 from fasteraa.selection.race import race
 from fasteraa.selection.schedule import LEAST_CANDIDATES
 from fasteraa.testing.runners import ScriptedRunner, by_key
+from fasteraa.train import runner as runners
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.trainer import Training
 
@@ -130,6 +133,42 @@ def test_where_there_is_time_those_that_are_left_are_trained_several_times(monke
     again = race(TWO, replace(task, decisions=Decisions(tmp_path / "schedule.json", "test")), runner, Budget(3000.0))
     assert again == result  # from what is there
     assert len(runner.trained) == 26
+
+
+class Patient(ScriptedRunner):
+    """A training lasts until something was said of it."""
+
+    def __init__(self, cache, said):
+        super().__init__(cache)
+        self.said = said
+
+    def run(self, jobs, until=math.inf):
+        for number, each in enumerate(super().run(jobs, until)):
+            if not number:
+                before, until = len(self.said), time.monotonic() + 60
+                while len(self.said) == before:
+                    assert time.monotonic() < until
+                    time.sleep(0.001)
+            yield each
+
+
+def test_a_race_says_how_many_trainings_are_done_and_how_long_the_rest_takes(monkeypatch, tmp_path):
+    monkeypatch.setattr(runners, "_EVERY_S", 0.001)
+    monkeypatch.setattr(runners, "_LINES", 10**6)
+    monkeypatch.setattr(module, "with_prior", lambda candidates, *rest: list(candidates))
+    said = []
+    task = task_of(brightness_classes(), said=said)
+    result = race(FOUR, task, Patient(cache_in(tmp_path), said), Budget(trainings=10))
+    assert sum(len(each.errors) for each in result.trials) == 10
+    rounds = [line for line in said if line.startswith("race, round")]
+    assert len(rounds) == 3
+    for line, done in zip(rounds, (0, 4, 7), strict=True):
+        assert re.match(rf"{done} of 10 trainings", said[said.index(line) + 1])
+    count = module._Count(80.0, total=16)
+    assert count.words(20.0) == "0 of 16 trainings, about 60 seconds left"
+    count.keep(4)
+    count.one_more()
+    assert count.words(10.0) == "5 of 16 trainings, about 2 minutes left"  # one of ten seconds, and eleven to come
 
 
 def test_a_policy_races_on_a_fold_as_it_was_made_without_it(tmp_path):
@@ -355,8 +394,8 @@ def test_runs_that_were_finished_before_count_as_the_others(monkeypatch, tmp_pat
     jobs = [task.job(each.label, each.policy, fold=0, seed=0) for each in FOUR]
     list(ScriptedRunner(cache).run(jobs[1:]))
     runner = ScriptedRunner(cache, script, image_seconds=0.5)
-    assert module._train_round(task, runner, 1, FOUR, [jobs[:2], jobs[2:]])[1] == 8.0
-    assert module._train_round(task, runner, 1, FOUR, [jobs])[1] == 4 * 12 * task.train_images * 0.5
+    assert module._train_round(task, runner, 1, FOUR, [jobs[:2], jobs[2:]], module._Count(0.0))[1] == 8.0
+    assert module._train_round(task, runner, 1, FOUR, [jobs], module._Count(0.0))[1] == 4 * 12 * task.train_images * 0.5
 
 
 @pytest.mark.parametrize(

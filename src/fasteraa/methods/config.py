@@ -82,7 +82,7 @@ class SearchConfig(Settings):
         True, "On a GPU: convolutions that repeat themselves, so that with kernels the whole search does."
     )
     objective: str = setting(
-        "diverse", "What the policy is after: diverse, or paper (docs/search.md).", choices=OBJECTIVES
+        "diverse", "What the policy is after: diverse, or paper (docs/settings.md).", choices=OBJECTIVES
     )
     floor: float = setting(1.0, "diverse: the share of the start's dose and spread that must be kept.", least=0)
     kernels: bool = setting(

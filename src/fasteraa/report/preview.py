@@ -22,7 +22,7 @@ from fasteraa.policy.describe import deed_words, describe_sub_policy, operations
 from fasteraa.policy.draw import plan_of
 from fasteraa.policy.policy import Policy
 
-_SIDE = 112  # about the longer side of a shown image
+_SIDE = 168  # about the longer side of a shown image: smaller ones leave a third of the sheet white
 _LEAST = 104  # columns are at least as wide: the words under an image need them
 _ROWS = 6  # of augmented images, where there is more to see than a row for each sub-policy shows
 _GAP, _MARGIN = 8, 14

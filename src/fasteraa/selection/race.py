@@ -32,7 +32,7 @@ from fasteraa.selection.schedule import (
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.metrics import effective_images
 from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, Say, run_jobs
+from fasteraa.train.runner import Runner, Say, duration, run_jobs, signs_of_life
 
 _PLAN = "race/plan"
 
@@ -46,6 +46,32 @@ class _Ledger:
 
     def left(self, schedule: Schedule) -> float:
         return self.budget.amount - self.spent - schedule.cost
+
+
+@dataclass
+class _Count:
+    """How many trainings of the race are done, of how many: a thread says it while they run."""
+
+    expected: float  # seconds, before a training has shown how long it takes
+    done: int = 0
+    total: int = 0
+    kept: int = 0  # of those that are done, from an earlier run
+
+    def plan(self, alive: int, repeats: Sequence[int], most: float) -> None:
+        """Rounds to come, and what the budget leaves of them."""
+        self.total = self.done + int(min(sum(trainings_of_rounds(alive, repeats)), most))
+
+    def keep(self, count: int) -> None:
+        self.done, self.kept = self.done + count, self.kept + count
+
+    def one_more(self) -> None:
+        self.done += 1
+
+    def words(self, passed: float) -> str:
+        """`7 of 16 trainings, about 2 minutes left`."""
+        trained = self.done - self.kept
+        left = passed * (self.total - self.done) / trained if trained else self.expected - passed
+        return f"{self.done} of {self.total} trainings" + (f", about {duration(left)} left" if left > 0 else "")
 
 
 def race(
@@ -62,8 +88,10 @@ def race(
     """
     check_candidates(candidates)
     ledger = _Ledger(budget, spent)
-    _plan(task, candidates, runner, budget.less(spent))
-    trials = _rounds(task, candidates, runner, ledger)
+    expected = _plan(task, candidates, runner, budget.less(spent))
+    trained = _Count(expected)
+    with signs_of_life(task.say, trained.words, expected):
+        trials = _rounds(task, candidates, runner, ledger, trained)
     schedule = read_schedule(task.decisions)
     chosen = choose(trials, by_loss=task.metric == "loss")
     rest = sorted((t for t in trials if t is not chosen), key=lambda trial: (-len(trial.errors), trial.score))
@@ -114,10 +142,11 @@ def check_candidates(candidates: Sequence[Candidate]) -> None:
         raise ConfigError(f"candidates need labels of their own, got {', '.join(each.label for each in candidates)}")
 
 
-def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: Budget) -> None:
+def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: Budget) -> float:
     """How many are trained for how long follows from a clock, so it is kept first; then who they are.
 
-    That depends on what is predicted of each, which is kept, too: a resumed race predicts nothing else.
+    That depends on what is predicted of each, which is kept, too: a resumed race predicts nothing else. Gives the
+    seconds that the race will take, 0 where nothing was measured.
     """
     policies, epoch = _hashes(candidates), list[float]()
 
@@ -136,9 +165,13 @@ def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: B
         if task.decisions.get(name) and task.decisions.get(name).get("policies") != policies:
             task.decisions.forget(name)
     task.decisions.decide("race", ordered)
-    if epoch:  # it was planned now
-        for line in plan_words(task.recipe.network, read_schedule(task.decisions), candidates, epoch[0], budget):
-            task.say(line)
+    if not epoch:  # it was planned before
+        return 0.0 if budget.trainings is not None else budget.seconds
+    schedule = read_schedule(task.decisions)
+    for line in plan_words(task.recipe.network, schedule, candidates, epoch[0], budget):
+        task.say(line)
+    count = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats))
+    return min(count, budget.trainings or count) * schedule.epochs * epoch[0]
 
 
 def _hashes(candidates: Sequence[Candidate]) -> dict[str, list[object]]:
@@ -169,7 +202,9 @@ def _trials(task: Task, candidates: Sequence[Candidate], schedule: Schedule) -> 
     return [Trial(each, length=length, by_error=by_error, prior=task.prior) for each in chosen]
 
 
-def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger: _Ledger) -> list[Trial]:
+def _rounds(
+    task: Task, candidates: Sequence[Candidate], runner: Runner, ledger: _Ledger, trained: _Count
+) -> list[Trial]:
     schedule = read_schedule(task.decisions)
     trials = alive = _trials(task, candidates, schedule)
     for number in range(len(schedule.repeats)):
@@ -181,8 +216,10 @@ def _rounds(task: Task, candidates: Sequence[Candidate], runner: Runner, ledger:
             save_schedule(task.decisions, schedule)
         alive = keep_first(alive, schedule.rounds[number].trainings // schedule.repeats[number])
         jobs = _jobs_of_round(task, schedule, number, alive)
+        counted = ledger.budget.trainings is not None
+        trained.plan(len(alive), schedule.repeats[number:], ledger.left(schedule) if counted else math.inf)
         try:
-            outcomes, seconds = _train_round(task, runner, number, alive, jobs)
+            outcomes, seconds = _train_round(task, runner, number, alive, jobs, trained)
         except OutOfTime:
             if number == 0:
                 raise
@@ -220,7 +257,12 @@ def _jobs_of_round(task: Task, schedule: Schedule, number: int, alive: Sequence[
 
 
 def _train_round(
-    task: Task, runner: Runner, number: int, alive: Sequence[Trial], blocks: Sequence[Sequence[TrainJob]]
+    task: Task,
+    runner: Runner,
+    number: int,
+    alive: Sequence[Trial],
+    blocks: Sequence[Sequence[TrainJob]],
+    trained: _Count,
 ) -> tuple[dict[str, Outcome], float]:
     """Outcomes, and the seconds of all: runs that were finished before a stop count as many as the rest."""
     jobs = [job for block in blocks for job in block]
@@ -230,8 +272,9 @@ def _train_round(
         count = f"{len(blocks)} training{'s' * (len(blocks) > 1)}"
         each = f"{count} of {epochs_words(recipe.epochs)} of {recipe.network}"
         task.say(f"race, round {number + 1}: {len(alive)} candidates, {each} each")
+    trained.keep(len(jobs) - missing)
     began = time.monotonic()
-    outcomes = run_jobs(runner, jobs)
+    outcomes = run_jobs(runner, jobs, finished=trained.one_more)
     if not missing:
         return outcomes, runner.estimate(jobs)
     return outcomes, (time.monotonic() - began) * len({job.key for job in jobs}) / missing

@@ -162,11 +162,12 @@ def run_jobs(
     until: float = math.inf,
     estimate: bool = False,
     continues: bool = True,
+    finished: Callable[[], None] = lambda: None,
 ) -> dict[str, Outcome]:
     """Outcomes by the keys of their jobs, with a line for each that is trained. Ctrl-C says what was kept.
 
     With `estimate` it says first how long all of it will take, and every few seconds that it is still at work.
-    It says what `until` left out, if that continues next time.
+    It says what `until` left out, if that continues next time. `finished` is called for each that was trained.
     """
     keys = {job.key for job in jobs}
     outcomes = {job.key: outcome for job in jobs if (outcome := runner.cache.read(job)) is not None}
@@ -178,10 +179,16 @@ def run_jobs(
         expected = runner.estimate(missing) if estimate and missing else None
         if expected is not None:
             say(f"{count} training{'s' * (count != 1)}, about {duration(expected)}")
-        with _signs_of_life(say, lambda: f"{done} of {count} runs are finished", expected):
+
+        def words(passed: float) -> str:
+            late = "" if passed <= (expected or 0.0) else "; it takes longer than was measured"
+            return f"{done} of {count} runs are finished, {duration(passed)} of about {duration(expected or 0.0)}{late}"
+
+        with signs_of_life(say, words, expected):
             for job, outcome in runner.run(missing, until) if missing else ():
                 outcomes[job.key] = outcome
                 done += 1
+                finished()
                 say(f"{done}/{count} {job}: {outcome.failed or f'{outcome.error:.2f}%'} ({outcome.seconds:.0f} s)")
     except KeyboardInterrupt as error:
         raise Stopped(
@@ -202,9 +209,9 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def _signs_of_life(say: Say, words: Callable[[], str], expected: float | None) -> Iterator[None]:
-    """A line every few seconds while runs are trained elsewhere, of long ones twenty in all; none without an
-    expectation.
+def signs_of_life(say: Say, words: Callable[[float], str], expected: float | None) -> Iterator[None]:
+    """A line of the seconds that passed, every few of them while runs are trained elsewhere: of long work about twenty
+    in all, and none without an expectation. Work that takes longer than it has lines less often.
     """
     if expected is None:
         yield
@@ -212,10 +219,8 @@ def _signs_of_life(say: Say, words: Callable[[], str], expected: float | None) -
     began, over = time.monotonic(), threading.Event()
 
     def speak() -> None:
-        while not over.wait(max(_EVERY_S, expected / _LINES)):
-            passed = time.monotonic() - began
-            late = "" if passed <= expected else "; it takes longer than was measured"
-            say(f"{words()}, {duration(passed)} of about {duration(expected)}{late}")
+        while not over.wait(max(_EVERY_S, max(expected, time.monotonic() - began) / _LINES)):
+            say(words(time.monotonic() - began))
 
     speaker = threading.Thread(target=speak, daemon=True)
     speaker.start()
