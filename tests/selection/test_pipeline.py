@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from contextlib import nullcontext
 from importlib.resources import files
@@ -17,6 +18,8 @@ from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.dada import Dada
 from fasteraa.methods.op_effects import OpEffects
 from fasteraa.methods.published import Published
+from fasteraa.methods.randaugment import RandAugmentGrid
+from fasteraa.methods.random import RandomSearch
 from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
 from fasteraa.report.summary import summarise
@@ -79,7 +82,7 @@ def scripted(monkeypatch):
     return make_runner
 
 
-def run(methods, data=None, race=MINUTES, folder=None, end=math.inf, said=None, jobs=None, **config):
+def run(methods, data=None, race=MINUTES, folder=None, end=math.inf, said=None, jobs=None, training=None, **config):
     task = Task(
         data or brightness_classes(40),
         SearchConfig(**config),
@@ -87,7 +90,7 @@ def run(methods, data=None, race=MINUTES, folder=None, end=math.inf, said=None, 
         folder=RunFolder(folder) if folder else None,
         progress=Said(said if said is not None else []),
     )
-    return propose_and_race(task, methods, race, end, Engine(device=task.device, jobs=jobs))
+    return propose_and_race(task, methods, race, end, Engine(device=task.device, jobs=jobs), training)
 
 
 def numbered(labels, side=8):
@@ -257,7 +260,7 @@ def test_seconds_of_methods_are_not_there_for_the_race(scripted, monkeypatch):
     """Of 300 s the method takes 100: the race has what is left."""
     now = [1000.0]
     monkeypatch.setattr(pipeline.time, "monotonic", lambda: now[0])
-    scripted.options = {"image_seconds": 0.001}
+    scripted.options = {"image_seconds": 0.004}
 
     def script(job):
         now[0] += 100.0 if job.label == "trains-0" and job.recipe.epochs == 1 else 0.0
@@ -444,6 +447,23 @@ def test_methods_that_propose_nothing(scripted):
         run([Proposes(), Trains(most=0)], race=RaceConfig(trainings=12))
     with pytest.raises(ConfigError, match="no policy was proposed by proposes, trains: more time, or more methods"):
         run([Proposes(), Trains(most=0)], race=RaceConfig(minutes=1.0))
+
+
+@pytest.mark.parametrize("raced", [True, False])
+@pytest.mark.parametrize("methods", [(RandomSearch,), (RandomSearch, RandAugmentGrid)])
+def test_too_little_time_says_how_much_would_be_enough(scripted, methods, raced, tmp_path):
+    scripted.options = {"image_seconds": 0.004}
+
+    def search(minutes):
+        settings = RaceConfig(minutes=minutes)
+        return run([each() for each in methods], folder=tmp_path, race=settings if raced else None, training=settings)
+
+    with pytest.raises(ConfigError, match=r"more time \(about \d+ minutes\), or more methods") as error:
+        search(0.2)
+    minutes = int(re.search(r"about (\d+)", str(error.value))[1])
+    with pytest.raises(ConfigError, match="no policy was proposed"):
+        search(0.4 * minutes)
+    assert search(minutes).candidates  # in the same folder: with more time it is planned anew
 
 
 # --- its images ------------------------------------------------------------------------------------------------------

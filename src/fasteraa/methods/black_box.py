@@ -206,7 +206,8 @@ def tenths(task: Task, name: str, count: int) -> Say:
 
 
 def too_little(task: Task, name: str, trainings: int, epochs: int) -> list[Candidate]:
-    """No candidates, and why."""
+    """No candidates, and why; what it needs is kept for who names the time."""
+    task.decisions.note(name, {"needs": [trainings, epochs]})
     task.say(f"{name}: no policies, its share of the race must pay for {trainings} trainings of {epochs_words(epochs)}")
     return []
 

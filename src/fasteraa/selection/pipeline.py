@@ -16,6 +16,7 @@ from typing import Any
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RaceError, RunError
 from fasteraa.methods import Budget, Candidate, Method
+from fasteraa.methods.black_box import epoch_seconds
 from fasteraa.methods.faster_aa import FasterAA
 from fasteraa.methods.task import FOLDS, LONG, Task
 from fasteraa.policy.named import named
@@ -85,12 +86,13 @@ def propose_and_race(
 
 
 def _all_of(
-    methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]], race: RaceConfig | None
+    methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]], race: RaceConfig | None, about: str = ""
 ) -> list[Candidate]:
     """In the order of the methods."""
     candidates = [each for method in methods for each in by_name.get(method.name, ())]
     if not candidates:
-        more = "time" if race is None or race.trainings is None else f"trainings of the race than {race.trainings}"
+        counted = race is not None and race.trainings is not None
+        more = f"trainings of the race than {race.trainings}" if counted and race else f"time{about}"
         raise ConfigError(
             f"no policy was proposed by {', '.join(method.name for method in methods)}: more {more}, or more methods"
         )
@@ -137,9 +139,14 @@ def _judged(
             for method in trains:
                 proposed[method.name], cost = _propose(method, task, share, runner)
                 spent += cost
+            about = ""
+            if not any(proposed.values()):
+                about = _about(task, runner, trains, settings, race is not None)
+                decisions.forget()  # with more time it is planned anew
+            candidates = _all_of(methods, proposed, race, about)
             if race is None:
                 return proposed, None
-            candidates, task = _all_of(methods, proposed, race), judged_by_validation(task)
+            task = judged_by_validation(task)
             try:
                 field = with_none(candidates, say)
                 result = run_race(field, task, runner, _with_floor(budget, spent, end), spent=spent)
@@ -208,6 +215,19 @@ def _with_floor(budget: Budget, spent: float, end: float) -> Budget:
     if budget.trainings is not None:
         return budget
     return Budget(max(budget.seconds, spent + min(_RACE_SHARE * budget.seconds, end - time.time())))
+
+
+def _about(task: Task, runner: Runner, methods: Sequence[Method], race: RaceConfig, raced: bool) -> str:
+    """How many minutes would pay for the trainings that methods need at least; nothing where nobody knows."""
+    needs = [needed for method in methods if (needed := task.decisions.get(method.name).get("needs"))]
+    if not needs or task.recipe.fine_tunes:
+        return ""
+    seconds = len(methods) * max(trainings * epochs for trainings, epochs in needs) * epoch_seconds(task, runner)
+    if raced:
+        seconds = max(seconds / METHOD_SHARE, seconds + task.decisions.get("race/least").get("seconds", 0.0))
+    seconds += task.decisions.get("setup").get("seconds", 0.0)
+    minutes = max(math.ceil(seconds / 60), math.floor(race.minutes) + 1)
+    return f" (about {minutes} minute{'s' * (minutes > 1)})"
 
 
 def _least_race(task: Task, runner: Runner) -> float:
