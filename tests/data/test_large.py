@@ -10,7 +10,7 @@ import torch
 
 from fasteraa.api import compare
 from fasteraa.cli.search import _preset
-from fasteraa.data import large, load
+from fasteraa.data import large, load, materialize
 from fasteraa.data.resolve import open_source
 from fasteraa.errors import DataError
 from fasteraa.runtime.progress import Silent
@@ -96,6 +96,7 @@ def test_the_papers_recipe_by_name_and_by_layout(imagenet):
 @pytest.fixture
 def small_limits(monkeypatch):
     monkeypatch.setattr(large, "LARGE", 30)
+    monkeypatch.setattr(large, "_EVERY_S", 1e9)  # no word on the way, however slow the machine is
     for user in ("fasteraa.api", "fasteraa.comparison.setup"):
         monkeypatch.setattr(f"{user}.HELD", 12)
 
@@ -125,6 +126,19 @@ def test_a_large_set_is_cut_and_said(grow, small_limits):
     assert len(load(root)) == 60  # who does not ask for it reads all
     assert len(load(root, large=12, subset=50)) == 50
     assert len(load(root, large=1)) == 8  # four of each class
+
+
+def test_a_set_that_memory_does_not_hold_is_cut_as_well(grow, monkeypatch):
+    """At the size that was asked for; who does not ask for a cut still gets an error."""
+    root, said = grow({"a": 40, "b": 20}), []
+    monkeypatch.setattr(materialize, "fits", lambda more: more <= 1.3 * 3 * 16 * 16 * 20)
+    with large.reporting(said.append):
+        assert len(load(root, large=12, size=16)) == 12
+        assert len(load(root, large=12, size=8)) == 60  # these fit
+    assert [line[:32] for line in said if "enlarged" not in line] == ["pictures has 60 images: 12 of th"]
+    for options in ({}, {"large": 12, "subset": 60}, {"large": 30}, {"large": 100}):
+        with pytest.raises(DataError, match="take a subset or a smaller size"):
+            load(root, size=16, **options)
 
 
 def test_arrays_are_not_cut(small_limits):

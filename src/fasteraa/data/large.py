@@ -22,11 +22,12 @@ T = TypeVar("T")
 Say = Callable[[str], None]
 
 
-def subset_to_hold(listing: Listing, subset: int | None, most: int | None) -> int | None:
-    """`subset`; where it is left out and there are too many images in files, `most` of them (None: all)."""
-    if subset is not None or most is None or not listing.decodes or len(listing) <= LARGE:
+def subset_to_hold(listing: Listing, subset: int | None, most: int | None, fits: bool = True) -> int | None:
+    """`subset`; where it is left out and images in files are too many or do not fit, `most` of them (None: all)."""
+    if subset is not None or most is None or not listing.decodes or (fits and len(listing) <= LARGE):
         return subset
-    return min(len(listing), max(most, _PER_CLASS * int((listing.counts() > 0).sum())))
+    held = max(most, _PER_CLASS * int((listing.counts() > 0).sum()))
+    return held if held < len(listing) else subset
 
 
 def tell_subset(name: str, what: str, count: int, of: int, seed: int) -> None:

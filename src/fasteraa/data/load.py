@@ -15,7 +15,7 @@ from fasteraa.data.groups import group_cut, grouped
 from fasteraa.data.image_set import ImageSet
 from fasteraa.data.large import subset_to_hold, tell_subset
 from fasteraa.data.masks import IGNORED
-from fasteraa.data.materialize import LoadOptions, gather, tell_enlarged
+from fasteraa.data.materialize import LoadOptions, can_hold, gather, tell_enlarged
 from fasteraa.data.parallel import Progress
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source, canonical_split
@@ -64,8 +64,8 @@ def load(
         data_root: where named sets lie; else $FASTERAA_DATA_ROOT, else ./data.
         subset: so many images, stratified by class and chosen before anything is decoded.
         at_most: as `subset`, but a smaller set is taken whole and a set of more classes gives one image of each.
-        large: as `subset`, but only where that is left out and files hold more than 100,000 images: none is read in
-            vain, and `fasteraa.data.large.reporting` hears which were chosen.
+        large: as `subset`, but only where that is left out and files hold more than 100,000 images, or more than fit in
+            memory at `size`: none is read in vain, and `fasteraa.data.large.reporting` hears which were chosen.
         classes: names to keep, or how many to keep, chosen by `seed`. Kept classes stay in the source's order.
         held_out: leave out the images that a comparison holds out of the training images if it is asked for this share.
         group_by: a column of a manifest, or a pattern on file names: images of one group are held out together.
@@ -91,7 +91,7 @@ def load(
     check_not_empty(listing, opened.name, split)
     if at_most is not None:
         subset = min(max(at_most, int((listing.counts() > 0).sum())), subset or len(listing), len(listing))
-    elif (held := subset_to_hold(listing, subset, large)) != subset:
+    elif (held := subset_to_hold(listing, subset, large, can_hold(len(listing), as_size(size)))) != subset:
         assert held is not None
         tell_subset(opened.name, "images", held, len(listing), seed)
         subset = held

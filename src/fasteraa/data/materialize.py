@@ -152,6 +152,11 @@ def _spread(count: int) -> list[int]:
     return [int(place) for place in np.unique(np.linspace(0, count - 1, min(_PROBES, count)).astype(int))]
 
 
+def can_hold(count: int, size: tuple[int, int] | None) -> bool:
+    """Whether so many images of a size that was asked for can be held; the default sizes are small."""
+    return size is None or fits(_NEEDED * count * 3 * size[0] * size[1])
+
+
 def _allocate(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     need = float(np.prod(shape, dtype=np.float64))
     if not fits(_NEEDED * need):
