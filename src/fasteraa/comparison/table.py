@@ -48,7 +48,7 @@ class Comparison:
     seen: tuple[str, ...] = ()  # rows whose policy was found on images that errors are measured on
     missing_seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label -> seeds that have not been run
     absent: tuple[str, ...] = ()  # labels without a row: none of their runs came to an error
-    twice: int = 0  # held-out images that are among the training images, too
+    overlap_count: int = 0  # held-out images that are among the training images, too
     metric: str = "error"  # what the rows hold: error or balanced-error in %, or loss
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ def tabulate(
         tuple(each.label for each in contenders if outcomes[each.label] and has_seen(each, split)),
         missing,
         tuple(each.label for each in contenders if not outcomes[each.label]),
-        split.twice,
+        split.overlap_count,
         metric,
     )
 

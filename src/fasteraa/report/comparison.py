@@ -72,7 +72,8 @@ def difference(estimated: Estimate | None, runs: int, digits: int = 2) -> str:
 def sentence(comparison: Comparison) -> str:
     """What the table says, whichever way it went, which runs its means are without, and which rows to trust less."""
     lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
-    twice = f" {twice_words(comparison.twice, comparison.held_out_images)}." if comparison.twice else ""
+    overlap = comparison.overlap_count
+    twice = f" {twice_words(overlap, comparison.held_out_images)}." if overlap else ""
     return _ranking(comparison) + _missing_words(comparison) + lost + seen_words(comparison.seen) + twice
 
 
@@ -203,7 +204,7 @@ def read_comparison(path: Path) -> Comparison:
             seen=seen,
             missing_seeds=missing,
             absent=absent,
-            twice=int(content.get("twice", 0)),
+            overlap_count=int(content.get("overlap_count", content.get("twice", 0))),
             metric=_known_metric(content.get("metric", "error")),
             **facts,
         )

@@ -142,8 +142,8 @@ class Trainings:
             self._remark(f"{source} has no test images: errors are those on {split.name}, which searches saw")
         for image in split.broken:
             self._remark(f"left out, could not be read: {image}")
-        if split.twice:
-            self._remark(f"{data}: {twice_words(split.twice, len(split.held_out))}")
+        if split.overlap_count:
+            self._remark(f"{data}: {twice_words(split.overlap_count, len(split.held_out))}")
 
     def _remark(self, text: str) -> None:
         self.remarks[text] = None
