@@ -16,7 +16,7 @@ from fasteraa.methods import Candidate, Method
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.dada import Dada
 from fasteraa.methods.op_effects import OpEffects
-from fasteraa.methods.published import Published
+from fasteraa.methods.published import PublishedPolicies
 from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
 from fasteraa.report.summary import summarise
@@ -461,7 +461,7 @@ def jobs_in(*runners):
     return [(job.label, job.split.name, job.seed, job.recipe.epochs) for each in runners for job in each.trained]
 
 
-METHODS = {"published": lambda: [Published()], "op-effects": lambda: [Published(), OpEffects()]}
+METHODS = {"published": lambda: [PublishedPolicies()], "op-effects": lambda: [PublishedPolicies(), OpEffects()]}
 
 
 @pytest.mark.parametrize("methods", METHODS.values(), ids=METHODS)

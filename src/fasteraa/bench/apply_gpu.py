@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fasteraa.bench.apply import COPY, POLICY, Row, Table, Work, each, photo
+from fasteraa.bench.apply import COPY, POLICY, ApplyRow, Table, Work, each, photo
 from fasteraa.policy import Policy
 from fasteraa.runtime.device import find_device
 
@@ -38,7 +38,7 @@ def _run_size(size: int, seconds: float, repeats: int, device: torch.device) -> 
     for _ in range(repeats):
         for name, (_, work) in contenders.items():
             rounds[name].append(_speed(work, calls[name], device))
-    rows = (Row(name, exact, float(np.median(rounds[name]))) for name, (exact, _) in contenders.items())
+    rows = (ApplyRow(name, exact, float(np.median(rounds[name]))) for name, (exact, _) in contenders.items())
     return Table(size, tuple(rows), device.type, count)
 
 

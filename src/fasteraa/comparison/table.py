@@ -19,7 +19,7 @@ from fasteraa.train.statistics import Estimate, estimate, paired
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """What the runs of one contender tell."""
 
     label: str
@@ -42,7 +42,7 @@ class Comparison:
     held_out_from: str
     recipe: TrainRecipe
     device: str  # where the runs were made
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     missing: int  # cells that have not been run
     diverged: tuple[str, ...] = ()  # cells that diverged, and why
     seen: tuple[str, ...] = ()  # rows whose policy was found on images that errors are measured on
@@ -149,14 +149,14 @@ def _row(
     outcomes: dict[int, Outcome],
     errors: dict[str, dict[int, float]],
     yardsticks: Mapping[str, str],
-) -> Row:
+) -> ComparisonRow:
     mine = errors[contender.label]
     against = {}
     for yardstick, label in yardsticks.items():
         shared = sorted(set(mine) & set(errors[label]))
         if shared and label != contender.label:
             against[yardstick] = paired([mine[s] for s in shared], [errors[label][s] for s in shared])
-    return Row(
+    return ComparisonRow(
         contender.label,
         tuple(policy.hash for policy in contender.policies),
         mine,
