@@ -426,7 +426,7 @@ def test_images_that_are_trained_and_measured_on_are_told(tmp_path):
     table = compare(str(tmp_path / "d.npz"), "none", out=tmp_path / "out", seeds=1, progress=told(said.append))
     assert said[0].startswith(words)
     assert words in (tmp_path / "out" / "comparison.md").read_text()
-    assert read_comparison(tmp_path / "out" / "comparison.json").twice == table.twice == 2
+    assert read_comparison(tmp_path / "out" / "comparison.json").overlap_count == table.overlap_count == 2
 
 
 def test_ctrl_c_leaves_a_table_of_what_was_finished(tmp_path):

@@ -27,7 +27,7 @@ from pyarrow import parquet
 from safetensors.torch import save_file
 
 from fasteraa import Policy, SearchConfig
-from fasteraa.comparison.table import Comparison, Row
+from fasteraa.comparison.table import Comparison, ComparisonRow
 from fasteraa.data import ImageSet, load
 from fasteraa.errors import FasterAAError
 from fasteraa.methods import Candidate
@@ -308,7 +308,7 @@ NONE = Candidate("none", Policy.named("none"))
 ABOUT = {"source": {"name": "a"}, "settings": {"seed": 0, "policy": POLICY.hash}}
 COMPARISON = Comparison(
     "a", 4, 4, "itself", JOB.recipe, "a CPU",
-    (Row("none", (NONE.policy.hash,), {0: 12.5, 1: 13.5}, estimate([12.5, 13.5]), {}, None, 1.0),), 0,
+    (ComparisonRow("none", (NONE.policy.hash,), {0: 12.5, 1: 13.5}, estimate([12.5, 13.5]), {}, None, 1.0),), 0,
 )  # fmt: skip
 
 

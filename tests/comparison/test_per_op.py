@@ -10,7 +10,7 @@ from fasteraa.comparison import per_op as module
 from fasteraa.comparison.contenders import parse_contenders
 from fasteraa.comparison.per_op import (
     MAGNITUDES,
-    CleanNetwork,
+    ReferenceNetwork,
     clean_network,
     harm_of_ops,
     harm_of_sub_policies,
@@ -29,7 +29,7 @@ def network():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(400) % 2
     images = torch.randint(0, 50, (400, 3, 8, 8), generator=generator) + 100 * labels.view(-1, 1, 1, 1)
-    return CleanNetwork(lambda x: (x.float().mean((1, 2, 3)) > 75).long(), images.to(torch.uint8), labels, batch=64)
+    return ReferenceNetwork(lambda x: (x.float().mean((1, 2, 3)) > 75).long(), images.to(torch.uint8), labels, batch=64)
 
 
 def test_brightness_hurts_and_flips_do_not(network):

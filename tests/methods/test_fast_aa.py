@@ -10,7 +10,7 @@ import pytest
 
 from fasteraa.errors import RunError
 from fasteraa.methods import Budget
-from fasteraa.methods.fast_aa import FastAA, FastAASettings, FoldTrials, Journal, Trial, payable_trials, try_all
+from fasteraa.methods.fast_aa import FastAA, FastAASettings, FoldTrials, Journal, PolicyTrial, payable_trials, try_all
 from fasteraa.methods.space import Space
 from fasteraa.methods.tpe import Apart, Tpe, ready, suggesters
 from fasteraa.runtime.decisions import Decisions
@@ -68,7 +68,7 @@ def test_a_process_that_ends_is_reported(tmp_path):
 
 
 def test_time_ends_the_trials_of_a_fold():
-    known = [Trial((0, 0, 0) * 2, 0.5, 3.0)]
+    known = [PolicyTrial((0, 0, 0) * 2, 0.5, 3.0)]
     with suggesters(SPACE.names, SPACE.sizes, 1, apart=False) as (tpe,):
         for seconds, asks in ((2.9, False), (3.1, True)):
             fold = fold_trials(0, tpe, seconds=seconds)

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from fasteraa.errors import RunError
-from fasteraa.methods.fast_aa import Journal, Trial
+from fasteraa.methods.fast_aa import Journal, PolicyTrial
 from fasteraa.runtime.files import sealed
 
-TRIALS = [Trial((1, 2), 0.25, 1.5), Trial((0, 9), 0.5, 0.25), Trial((2, 0), 0.125, 2.0)]
+TRIALS = [PolicyTrial((1, 2), 0.25, 1.5), PolicyTrial((0, 9), 0.5, 0.25), PolicyTrial((2, 0), 0.125, 2.0)]
 SIZES = (3, 10)
 
 

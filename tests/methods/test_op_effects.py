@@ -122,8 +122,8 @@ def test_far_warps_that_harm_are_seen():
         warps = sum(met[op] for op in met if OPS[op].geometric)
         reach = sum(reached[op] for op in met if OPS[op].geometric) / warps if warps else 0.7
         losses.append(math.exp(0.3 * math.sqrt(warps) * (reach - 0.7)))
-    assert fit(policies, losses, folds, OPERATIONS).reach == pytest.approx(10, abs=1)
-    assert fit(policies, [1 / loss for loss in losses], folds, OPERATIONS).reach == pytest.approx(-10, abs=1)
+    assert fit(policies, losses, folds, OPERATIONS).warp_effect == pytest.approx(10, abs=1)
+    assert fit(policies, [1 / loss for loss in losses], folds, OPERATIONS).warp_effect == pytest.approx(-10, abs=1)
 
 
 def test_what_nothing_is_known_about_is_what_was_expected():
@@ -140,7 +140,9 @@ def shares(policy):
 
 
 def test_operations_are_weighted_by_the_squares_of_what_they_do():
-    policy = weighted({"invert": -4.0, "rotate": 0.0, "color": 4.0, "solarize": 9.0}, caution=8, dose=2, warps=0.5)
+    policy = weighted(
+        {"invert": -4.0, "rotate": 0.0, "color": 4.0, "solarize": 9.0}, margin=8, ops_per_image=2, warps=0.5
+    )
     assert shares(policy) == pytest.approx({"invert": 144 / 224, "rotate": 64 / 224, "color": 16 / 224}, abs=1e-4)
     assert exposures(policy)[0] == pytest.approx({op: 2 * share for op, share in shares(policy).items()}, abs=1e-3)
     assert {choice.op: choice.range[1] for choice in policy.choices()} == {"invert": 0, "rotate": 0.5, "color": 1.0}

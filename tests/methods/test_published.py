@@ -6,14 +6,14 @@ from fasteraa.data import load
 from fasteraa.errors import ConfigError
 from fasteraa.methods import METHODS, Budget, make_methods
 from fasteraa.methods.config import SearchConfig
-from fasteraa.methods.published import RACED, Published
+from fasteraa.methods.published import RACED, PublishedPolicies
 from fasteraa.methods.task import Task
 from fasteraa.policy.named import named
 
 
 def candidates(**config):
     task = Task(load(None, size=8, subset=20), SearchConfig(**config), "cpu")
-    return {each.label: each.policy for each in Published().candidates(task, Budget(), None)}
+    return {each.label: each.policy for each in PublishedPolicies().candidates(task, Budget(), None)}
 
 
 def test_what_people_use_takes_part():
@@ -50,7 +50,7 @@ def test_a_choice_of_operations_is_kept_to():
 
 def test_methods_by_name():
     assert [method.name for method in make_methods("faster-aa, published")] == ["faster-aa", "published"]
-    mine = Published()
+    mine = PublishedPolicies()
     assert make_methods([mine, "op-effects"])[0] is mine
     for names, words in (
         ("published,published", "the method 'published' was given twice"),

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fasteraa.comparison.per_op import Drop, OpHarm, PerOp, SubPolicyHarm
-from fasteraa.comparison.table import Comparison, Row
+from fasteraa.comparison.table import Comparison, ComparisonRow
 from fasteraa.errors import RunError
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import (
@@ -31,7 +31,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def row(label, errors, none=None):
     against = {} if none is None else {"none": paired(errors, none)}
-    return Row(label, ("sha256:0",), dict(enumerate(errors)), estimate(errors), against, None, 12.0)
+    return ComparisonRow(label, ("sha256:0",), dict(enumerate(errors)), estimate(errors), against, None, 12.0)
 
 
 def table(*rows, missing=0):

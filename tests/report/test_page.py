@@ -19,7 +19,7 @@ import torch
 
 from fasteraa import Choice, Policy, RaceConfig, SearchConfig, SubPolicy, race, search
 from fasteraa.comparison.per_op import Drop, OpHarm, PerOp, SubPolicyHarm
-from fasteraa.comparison.table import Comparison, Row
+from fasteraa.comparison.table import Comparison, ComparisonRow
 from fasteraa.errors import FasterAAError, RunError
 from fasteraa.report import page as page_module
 from fasteraa.report.charts import Forest
@@ -144,7 +144,7 @@ def comparison(label):
     plain = {0: 10.0, 1: 12.0}
     for name, errors in (("none", plain), (label, {0: 8.0, 1: 9.0})):
         against = {} if name == "none" else {"none": paired(list(errors.values()), list(plain.values()))}
-        rows.append(Row(name, ("sha256:0",), errors, estimate(list(errors.values())), against, None, 3.0))
+        rows.append(ComparisonRow(name, ("sha256:0",), errors, estimate(list(errors.values())), against, None, 3.0))
     return Comparison("sample", 400, 100, "test images", TrainRecipe(epochs=2), "a CPU", tuple(rows), 0)
 
 

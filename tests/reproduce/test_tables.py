@@ -9,7 +9,7 @@ from fasteraa.errors import ConfigError
 from fasteraa.methods.config import make_config
 from fasteraa.policy.named import named
 from fasteraa.reproduce.equal_budget import PUBLISHED, among_best
-from fasteraa.reproduce.published_costs import Measured, fast_aa_trial, hours
+from fasteraa.reproduce.published_costs import MeasuredCosts, fast_aa_trial, hours
 from fasteraa.reproduce.quality import RACED
 from fasteraa.reproduce.schema import DATA, NORM_FREE, OURS, Cost, Search, find_recipe
 from fasteraa.reproduce.table_runner import not_ready
@@ -151,7 +151,7 @@ def test_the_best_methods_get_more_minutes(tmp_path):
 
 
 def test_published_costs_are_extrapolated_from_what_was_measured():
-    seen = Measured(training=10.0, paper_step=0.05, default_step=0.02, trial=0.2, dada_step=0.1)
+    seen = MeasuredCosts(training=10.0, paper_step=0.05, default_step=0.02, trial=0.2, dada_step=0.1)
     extrapolated = {method: hours(method, seen) for method in PUBLISHED}
     seconds = {method: round(3600 * value, 6) for method, (value, _) in extrapolated.items()}
     assert seconds == {
@@ -160,7 +160,7 @@ def test_published_costs_are_extrapolated_from_what_was_measured():
     }  # fmt: skip
     assert all(words.startswith("extrapolated: ") for _, words in extrapolated.values())
     assert extrapolated["faster-aa"][1].endswith("(by our defaults 20.0 ms)")
-    assert {hours(method, Measured(None, None, None, None, None)) for method in PUBLISHED} == {None}
+    assert {hours(method, MeasuredCosts(None, None, None, None, None)) for method in PUBLISHED} == {None}
 
 
 def test_trials_of_folds_that_go_side_by_side(tmp_path):
@@ -171,11 +171,11 @@ def test_trials_of_folds_that_go_side_by_side(tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(json.dumps({"seconds": each}) + "\n" for each in seconds))
     assert fast_aa_trial(tmp_path) == pytest.approx(0.3)
-    measured = Measured(None, None, None, 0.3, None)
+    measured = MeasuredCosts(None, None, None, 0.3, None)
     assert measured.plain()["trials_per_minute"] == pytest.approx(200)
     file = tmp_path / "timings.json"
-    assert Measured.of(file) == Measured(None, None, None, None, None)
-    before = Measured(10.0, 0.05, 0.02, 0.2, None)
+    assert MeasuredCosts.of(file) == MeasuredCosts(None, None, None, None, None)
+    before = MeasuredCosts(10.0, 0.05, 0.02, 0.2, None)
     file.write_text(json.dumps(before.plain()))
-    assert Measured.of(file) == before
-    assert measured.or_else(before) == Measured(10.0, 0.05, 0.02, 0.3, None)
+    assert MeasuredCosts.of(file) == before
+    assert measured.or_else(before) == MeasuredCosts(10.0, 0.05, 0.02, 0.3, None)

@@ -17,7 +17,7 @@ from fasteraa.methods import Candidate, Method
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.dada import Dada
 from fasteraa.methods.op_effects import OpEffects
-from fasteraa.methods.published import Published
+from fasteraa.methods.published import PublishedPolicies
 from fasteraa.methods.randaugment import RandAugmentGrid
 from fasteraa.methods.random import RandomSearch
 from fasteraa.methods.task import Task
@@ -311,7 +311,7 @@ def test_without_a_race_the_first_method_is_asked_alone(scripted):
 
 
 def test_without_a_race_none_is_proposed_only_if_it_is_all_there_is(scripted):
-    published = run([Published()], race=None)
+    published = run([PublishedPolicies()], race=None)
     assert (published.chosen, published.policy.name) == ("randaugment-2-9", "randaugment-2-9")
     assert [each.label for each in published.candidates][:2] == ["none", "randaugment-2-9"]  # as they race
     assert run([Proposes(TWO[0])], race=None).chosen == "none"
@@ -520,7 +520,7 @@ def jobs_in(*runners):
     return [(job.label, job.split.name, job.seed, job.recipe.epochs) for each in runners for job in each.trained]
 
 
-METHODS = {"published": lambda: [Published()], "op-effects": lambda: [Published(), OpEffects()]}
+METHODS = {"published": lambda: [PublishedPolicies()], "op-effects": lambda: [PublishedPolicies(), OpEffects()]}
 
 
 @pytest.mark.parametrize("methods", METHODS.values(), ids=METHODS)

@@ -65,12 +65,12 @@ def test_images_that_are_trained_and_measured_on_are_counted(tmp_path):
     tx[[1, 4]] = x[7]
     source = save(tmp_path / "d.npz", x_train=x, y_train=y, x_test=tx, y_test=ty)
     split = open_split(source)
-    assert split.twice == 2
+    assert split.overlap_count == 2
     (warning,) = split.warnings
     assert warning.startswith("2 of the 6 held-out images are among the training images, too (the same pixels)")
     few = open_split(source, subset=2)
-    assert (few.twice, few.warnings) == (0, [])  # that image is not trained on
-    assert replace(few, train=LazyImageSet.of(open_source(source).listing("train"), "d", (8, 8))).twice == 0
+    assert (few.overlap_count, few.warnings) == (0, [])  # that image is not trained on
+    assert replace(few, train=LazyImageSet.of(open_source(source).listing("train"), "d", (8, 8))).overlap_count == 0
 
 
 def test_a_search_can_leave_to_a_comparison_what_that_holds_out(tmp_path):

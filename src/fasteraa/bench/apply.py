@@ -19,7 +19,7 @@ Work = tuple[Callable[[], object], int]  # a call, and how many images it treats
 
 
 @dataclass(frozen=True)
-class Row:
+class ApplyRow:
     name: str
     exact: str  # how near to Pillow
     images_per_second: float
@@ -28,18 +28,18 @@ class Row:
 @dataclass(frozen=True)
 class Table:
     size: int
-    rows: tuple[Row, ...]
+    rows: tuple[ApplyRow, ...]
     device: str = "cpu"
     batch: int | None = None  # images in a batch, where it is one size for all
 
     @property
-    def best_peer(self) -> Row:
+    def best_peer(self) -> ApplyRow:
         """The fastest peer that works image by image and is exact or nearly so."""
         peers = [row for row in self.rows if not row.name.startswith("fasteraa") and row.exact in ("exact", "near")]
         return max(peers, key=lambda row: row.images_per_second)
 
     @property
-    def largest_batch(self) -> Row:
+    def largest_batch(self) -> ApplyRow:
         start = "fasteraa, batch of "
         ours = {row.name.removeprefix(start): row for row in self.rows if row.name.startswith(start)}
         return ours[max((count for count in ours if count.isdigit()), key=int)]
@@ -64,7 +64,7 @@ def _run_size(size: int, seconds: float, repeats: int) -> Table:
     for _ in range(repeats + 1):  # the first round warms up
         for name, (_, work) in contenders.items():
             rounds[name].append(_speed(work, seconds / repeats))
-    rows = (Row(name, exact, float(np.median(rounds[name][1:]))) for name, (exact, _) in contenders.items())
+    rows = (ApplyRow(name, exact, float(np.median(rounds[name][1:]))) for name, (exact, _) in contenders.items())
     return Table(size, tuple(rows))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fasteraa.bench.apply import COPY, POLICY, Row, Table, Work, each, photo
+from fasteraa.bench.apply import COPY, POLICY, ApplyRow, Table, Work, each, photo
 from fasteraa.policy import Policy
 from fasteraa.runtime.device import find_device
 
@@ -38,7 +38,7 @@ def _run_size(size: int, seconds: float, repeats: int, device: torch.device) -> 
     for _ in range(repeats):
         for name, (_, work) in contenders.items():
             rounds[name].append(_speed(work, calls[name], device))
-    rows = (Row(name, exact, float(np.median(rounds[name]))) for name, (exact, _) in contenders.items())
+    rows = (ApplyRow(name, exact, float(np.median(rounds[name]))) for name, (exact, _) in contenders.items())
     return Table(size, tuple(rows), device.type, count)
 
 
@@ -73,17 +73,18 @@ def _contenders(size: int, count: int, device: torch.device) -> dict[str, tuple[
     pictures = [torch.from_numpy(np.array(photo(size, seed))).permute(2, 0, 1) for seed in range(64)]
     batch = torch.stack(pictures).repeat(-(-count // 64), 1, 1, 1)[:count].contiguous().to(device)
     policy, generator, few = Policy.named(POLICY), torch.Generator(device).manual_seed(0), batch[:128].contiguous()
-    recorded = policy.captured(batch, torch.Generator(device).manual_seed(0), kernels=True)
-    recorded_few = policy.captured(few, torch.Generator(device).manual_seed(0), kernels=True)
+    captured = policy.captured(batch, torch.Generator(device).manual_seed(0), kernels=True)
+    captured_few = policy.captured(few, torch.Generator(device).manual_seed(0), kernels=True)
+    # `recorded` in labels: as committed records call what is captured
     contenders: dict[str, tuple[str, Work]] = {
         f"fasteraa, batch of {count}": ("exact", (lambda: policy(batch, generator, kernels=True), count)),
         f"fasteraa, batch of {len(few)}": ("exact", (lambda: policy(few, generator, kernels=True), len(few))),
-        f"fasteraa, batch of {count}, recorded": ("exact", (lambda: recorded(batch), count)),
+        f"fasteraa, batch of {count}, recorded": ("exact", (lambda: captured(batch), count)),
         f"fasteraa, batch of {count}, recorded, no copies": (
             "exact",
-            (lambda: recorded(recorded.batch, copy=False), count),
+            (lambda: captured(captured.batch, copy=False), count),
         ),
-        f"fasteraa, batch of {len(few)}, recorded": ("exact", (lambda: recorded_few(few), len(few))),
+        f"fasteraa, batch of {len(few)}, recorded": ("exact", (lambda: captured_few(few), len(few))),
         f"fasteraa, batch of {count}, plain torch": ("exact", (lambda: policy(batch, generator, kernels=False), count)),
         COPY: ("-", (lambda: batch.clone(), count)),
     }

@@ -39,7 +39,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Row:
+class SearchRow:
     name: str
     milliseconds: float  # per step, the median round
     search_seconds: float  # the loop of a whole search
@@ -54,7 +54,7 @@ class Timing:
     title: str
     backbone: str
     device: str
-    rows: tuple[Row, ...]
+    rows: tuple[SearchRow, ...]
 
     def milliseconds(self, name: str) -> float:
         return next(row.milliseconds for row in self.rows if row.name == name)
@@ -137,9 +137,9 @@ class _Runner:
         peak = _peak(device)
         self.peak_mib = None if peak is None else (peak - before) >> 20
 
-    def row(self, name: str, seconds: float, images: int) -> Row:
+    def row(self, name: str, seconds: float, images: int) -> SearchRow:
         steps = images // self.config.batch_size * (self.config.epochs or PAPER_EPOCHS)
-        return Row(name, 1000 * seconds, seconds * steps, self.start_seconds, self.peak_mib)
+        return SearchRow(name, 1000 * seconds, seconds * steps, self.start_seconds, self.peak_mib)
 
     def time(self, steps: int) -> float:
         """Seconds per step, from a standstill to a standstill; batches are gathered as in a search."""

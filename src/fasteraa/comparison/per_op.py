@@ -63,7 +63,7 @@ class PerOp:
     policies: Sequence[tuple[Policy, Sequence[SubPolicyHarm]]]
 
 
-class CleanNetwork:
+class ReferenceNetwork:
     """A network's predictions on held-out images, plain and augmented."""
 
     def __init__(self, guess: Guess, images: Tensor, labels: Tensor, seed: int = 0, batch: int = 512):
@@ -93,7 +93,7 @@ class CleanNetwork:
 
 
 def harm_of_ops(
-    network: CleanNetwork,
+    network: ReferenceNetwork,
     ops: Sequence[Op],
     magnitudes: Sequence[float] = MAGNITUDES,
     spans: dict[str, Span] | None = None,
@@ -112,7 +112,7 @@ def _always(row: Op, magnitude: float | None, spans: dict[str, Span]) -> Policy:
     return Policy((SubPolicy(((Choice(row.name, 1.0, magnitude),),)),), row.name, own_span)
 
 
-def harm_of_sub_policies(network: CleanNetwork, policy: Policy) -> list[SubPolicyHarm]:
+def harm_of_sub_policies(network: ReferenceNetwork, policy: Policy) -> list[SubPolicyHarm]:
     """Each sub-policy alone, as it is drawn; the most harmful first."""
     harms = [
         SubPolicyHarm(number, network.drop(replace(policy, sub_policies=(replace(sub, weight=1.0, during=None),))))
@@ -146,7 +146,7 @@ def _labelled(contender: Contender) -> Policy:
     return replace(contender.policy(0), name=label)
 
 
-def clean_network(runner: Runner, split: Split, recipe: TrainRecipe, until: float = math.inf) -> CleanNetwork:
+def clean_network(runner: Runner, split: Split, recipe: TrainRecipe, until: float = math.inf) -> ReferenceNetwork:
     """Trained with `none` and seed 0, or loaded, if that was done before."""
     job = replace(make_job("none", named("none"), recipe, 0, split), keep_network=True)
     _train(runner, job, until)
@@ -155,7 +155,7 @@ def clean_network(runner: Runner, split: Split, recipe: TrainRecipe, until: floa
     most = _MOST.get(device.type, 1_000)
     measured = split.held_out.subset(most, 0) if len(split.held_out) > most else split.held_out
     measured = measured.decoded() if isinstance(measured, LazyImageSet) else measured
-    return CleanNetwork(guess, measured.images.to(device), measured.labels.to(device))
+    return ReferenceNetwork(guess, measured.images.to(device), measured.labels.to(device))
 
 
 def _train(runner: Runner, job: TrainJob, until: float) -> None:

@@ -19,7 +19,7 @@ from fasteraa.train.statistics import Estimate, estimate, paired
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """What the runs of one contender tell."""
 
     label: str
@@ -42,13 +42,13 @@ class Comparison:
     held_out_from: str
     recipe: TrainRecipe
     device: str  # where the runs were made
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     missing: int  # cells that have not been run
     diverged: tuple[str, ...] = ()  # cells that diverged, and why
     seen: tuple[str, ...] = ()  # rows whose policy was found on images that errors are measured on
     missing_seeds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label -> seeds that have not been run
     absent: tuple[str, ...] = ()  # labels without a row: none of their runs came to an error
-    twice: int = 0  # held-out images that are among the training images, too
+    overlap_count: int = 0  # held-out images that are among the training images, too
     metric: str = "error"  # what the rows hold: error or balanced-error in %, or loss
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ def tabulate(
         tuple(each.label for each in contenders if outcomes[each.label] and has_seen(each, split)),
         missing,
         tuple(each.label for each in contenders if not outcomes[each.label]),
-        split.twice,
+        split.overlap_count,
         metric,
     )
 
@@ -149,14 +149,14 @@ def _row(
     outcomes: dict[int, Outcome],
     errors: dict[str, dict[int, float]],
     yardsticks: Mapping[str, str],
-) -> Row:
+) -> ComparisonRow:
     mine = errors[contender.label]
     against = {}
     for yardstick, label in yardsticks.items():
         shared = sorted(set(mine) & set(errors[label]))
         if shared and label != contender.label:
             against[yardstick] = paired([mine[s] for s in shared], [errors[label][s] for s in shared])
-    return Row(
+    return ComparisonRow(
         contender.label,
         tuple(policy.hash for policy in contender.policies),
         mine,

@@ -31,7 +31,7 @@ TABLE_SUFFIXES = frozenset((".csv", ".tsv", ".jsonl", ".parquet"))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ManifestRow:
     path: str
     label: str  # or the path of the mask
     split: str
@@ -54,7 +54,7 @@ def open_table(file: Path) -> Source:
     return Source(file.stem, splits)
 
 
-def _listing(file: Path, rows: list[Row], classes: tuple[str, ...], split: str) -> Listing:
+def _listing(file: Path, rows: list[ManifestRow], classes: tuple[str, ...], split: str) -> Listing:
     chosen, folder = [row for row in rows if row.split == split], str(file.parent)
     paths = [os.path.join(folder, row.path) for row in chosen]  # pathlib takes five times as long
     listing = file_listing(classes, number([row.label for row in chosen], classes), paths)
@@ -73,20 +73,20 @@ def _column(file: Path, split: str, name: str) -> list[str] | None:
     return [str(raw[name]) for _, raw in chosen]
 
 
-def _mask_listing(file: Path, rows: list[Row], split: str) -> Listing:
+def _mask_listing(file: Path, rows: list[ManifestRow], split: str) -> Listing:
     chosen, folder = [row for row in rows if row.split == split], str(file.parent)
     images = [os.path.join(folder, row.path) for row in chosen]
     return mask_file_listing(images, [os.path.join(folder, row.label) for row in chosen])
 
 
-def _row(raw: Mapping[str, Any], file: Path, line: int) -> Row:
+def _row(raw: Mapping[str, Any], file: Path, line: int) -> ManifestRow:
     where = f"{file} row {line}"
     path, split = _path(raw, "path", where), _split(raw, where)
     if not any(name in raw for name in COLUMNS["mask"]):
-        return Row(path, label_name(_cell(raw, "label", where), where), split)
+        return ManifestRow(path, label_name(_cell(raw, "label", where), where), split)
     if any(name in raw for name in COLUMNS["label"]):
         raise DataError(f"a manifest names labels or masks, got both at {where}: leave out one of the columns")
-    return Row(path, _path(raw, "mask", where), split, masked=True)
+    return ManifestRow(path, _path(raw, "mask", where), split, masked=True)
 
 
 def _path(raw: Mapping[str, Any], column: str, where: str) -> str:

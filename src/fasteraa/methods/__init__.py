@@ -22,7 +22,7 @@ METHODS = Registry(
     {
         "faster-aa": "fasteraa.methods.faster_aa:FasterAA",
         "op-effects": "fasteraa.methods.op_effects:OpEffects",
-        "published": "fasteraa.methods.published:Published",
+        "published": "fasteraa.methods.published:PublishedPolicies",
         "random": "fasteraa.methods.random:RandomSearch",
         "randaugment": "fasteraa.methods.randaugment:RandAugmentGrid",
         "fast-aa": "fasteraa.methods.fast_aa:FastAA",

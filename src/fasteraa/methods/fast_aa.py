@@ -202,7 +202,7 @@ class Scorer:
 # --- the trials ------------------------------------------------------------------------------------------------------
 
 
-class Trial(NamedTuple):
+class PolicyTrial(NamedTuple):
     """A policy by its code, the share of images that it makes unrecognisable, and what that took to find out."""
 
     code: Code
@@ -227,9 +227,9 @@ class Journal:
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
         return cls(folder and folder / f"{job.seed}-{key}.jsonl", space.sizes)
 
-    def read(self) -> list[Trial]:
+    def read(self) -> list[PolicyTrial]:
         """Up to a line that a crash cut off or something changed: it and what follows is forgotten."""
-        trials: list[Trial] = []
+        trials: list[PolicyTrial] = []
         if self.file is None or not self.file.exists():
             return trials
         try:
@@ -248,22 +248,22 @@ class Journal:
             write_atomic(self.file, whole)
         return trials
 
-    def _trial(self, line: bytes, number: int) -> Trial:
+    def _trial(self, line: bytes, number: int) -> PolicyTrial:
         row = unsealed(parse_json(line.decode(), nan=False), needed=True)
         if row["trial"] != number:
             raise ValueError(f"it is trial {row['trial']}, not {number}")
         code = tuple(map(int, row["code"]))
         if len(code) != len(self.sizes) or not all(0 <= c < size for c, size in zip(code, self.sizes, strict=True)):
             raise ValueError(f"the code {code} is not one of the space")
-        return Trial(code, float(row["error"]), float(row["seconds"]))
+        return PolicyTrial(code, float(row["error"]), float(row["seconds"]))
 
-    def append(self, trial: Trial) -> None:
+    def append(self, trial: PolicyTrial) -> None:
         if self.file is not None:
             append_line(self.file, _row(self.count, trial))
             self.count += 1
 
 
-def _row(number: int, trial: Trial) -> dict[str, Any]:
+def _row(number: int, trial: PolicyTrial) -> dict[str, Any]:
     return sealed({"trial": number, **trial._asdict()})
 
 
@@ -296,7 +296,7 @@ class FoldTrials:
         code = self.tpe.code()
         error = self.scorer.error(self.space.decode(code), trial_seed(self.seed, len(self.trials)))
         self.tpe.tell(error)
-        self.trials.append(Trial(code, error, time.monotonic() - self._began))
+        self.trials.append(PolicyTrial(code, error, time.monotonic() - self._began))
         self.journal.append(self.trials[-1])
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ from fasteraa.train.runner import Runner
 # Trainings: fewer tell too little. On 1,000 images the standard errors of effects are 2.0 to 2.5 % after 54; by the
 # same noise they are 1.5 to 1.9 % after 108.
 FEWEST, MOST = EXPERIMENT, 108
-# caution and dose of policies that are made of what helps
+# margin and operations per image of policies that are made of what helps
 WEIGHTED = {"weighted": (12, 2), "weighted-strong": (5, 2), "weighted-3-ops": (16, 3)}
 _DOSES = (1, 2, 3)  # operations on an image, on average
 _REACHES = (0.35, 0.7, 1.0)  # the largest magnitude of warps
@@ -133,7 +133,7 @@ def weighted_candidates(effects: Effects, without: Mapping[str, Effects]) -> lis
 
     `without` a fold: what was measured on the others. On images that it was made with, a policy would seem too good.
     """
-    policies = {label: effects.policy(caution, dose) for label, (caution, dose) in WEIGHTED.items()}
+    policies = {label: effects.policy(margin, ops) for label, (margin, ops) in WEIGHTED.items()}
     labels = {policy.hash: label for label, policy in reversed(policies.items())}.values()
     return [
         Candidate(
@@ -153,16 +153,16 @@ class Effects:
 
     of: dict[str, float]
     errors: dict[str, float]
-    reach: float  # the same for warps that go all the way and not two thirds of it
+    warp_effect: float  # the same for warps that go all the way and not two thirds of it
     trainings: int
 
-    def policy(self, caution: float, dose: int = 2) -> Policy:
-        """Every operation as often as it helps; a smaller caution makes more of the differences.
+    def policy(self, margin: float, ops_per_image: int = 2) -> Policy:
+        """Every operation as often as it helps; a smaller margin makes more of the differences.
 
         Where all do harm, those that do the least.
         """
-        caution = max(caution, min(self.of.values()) + 1)
-        return weighted(self.of, caution, dose, warps=_REACHES[0] if self.reach > 0 else _REACHES[-1])
+        margin = max(margin, min(self.of.values()) + 1)
+        return weighted(self.of, margin, ops_per_image, warps=_REACHES[0] if self.warp_effect > 0 else _REACHES[-1])
 
     def words(self, op: str) -> str:
         """`rotate -3 ± 2`: two standard errors."""
@@ -171,7 +171,7 @@ class Effects:
     def table(self) -> dict[str, Any]:
         """For the artifact."""
         of = {op: [round(self.of[op], 2), round(self.errors[op], 2)] for op in self.of}
-        return {"trainings": self.trainings, "of": of, "reach": round(self.reach, 2)}
+        return {"trainings": self.trainings, "of": of, "reach": round(self.warp_effect, 2)}
 
 
 def drawn(count: int, ops: Sequence[str], seed: int) -> list[Policy]:
@@ -184,8 +184,8 @@ def _draw(ops: Sequence[str], rng: Random) -> Policy:
     chosen: list[str] = []
     while len(chosen) < max(len(ops) // _FEWEST, 1):
         chosen = [op for op in ops if rng.random() < 0.5]
-    dose, reach = rng.choice(_DOSES), rng.choice(_REACHES)
-    return weighted(dict.fromkeys(chosen, 0.0), dose=dose, warps=reach)
+    count, largest = rng.choice(_DOSES), rng.choice(_REACHES)
+    return weighted(dict.fromkeys(chosen, 0.0), ops_per_image=count, warps=largest)
 
 
 def fit(policies: Sequence[Policy], losses: Sequence[float], folds: Sequence[str], ops: Sequence[str]) -> Effects:
@@ -200,7 +200,7 @@ def fit(policies: Sequence[Policy], losses: Sequence[float], folds: Sequence[str
     return Effects(
         of={op: float(posterior[number]) for number, op in enumerate(ops)},
         errors={op: float(error[number]) for number, op in enumerate(ops)},
-        reach=float(posterior[-1]),
+        warp_effect=float(posterior[-1]),
         trainings=len(policies),
     )
 

@@ -157,7 +157,7 @@ def training_seconds(populations: Sequence[Population], longest: int, runner: Ru
 
 
 @dataclass
-class Trial:
+class PopulationMember:
     """A network that trains: its seed, the numbers of its policy, and all that was before them."""
 
     seed: int
@@ -176,7 +176,7 @@ class Population:
         self.fold_name = task.folds[fold].name
         self.rng = Random(f"pba {task.seed} {fold}")
         nothing = (0,) * (4 * len(space.ops))  # probability and magnitude of every operation, twice
-        self.trials = [Trial(task.seed + FOLDS * number + fold, nothing) for number in range(count)]
+        self.trials = [PopulationMember(task.seed + FOLDS * number + fold, nothing) for number in range(count)]
 
     def jobs(self, first: int, last: int) -> list[TrainJob]:
         """The next part of each trial."""
@@ -212,7 +212,7 @@ class Population:
     def lowest(self) -> float:
         return min(trial.error for trial in self.trials)
 
-    def schedule(self, trial: Trial, epochs: int | None = None) -> Policy:
+    def schedule(self, trial: PopulationMember, epochs: int | None = None) -> Policy:
         """What a trial has trained with in so many epochs, as a policy that changes during a training."""
         epochs = epochs or self.epochs
         changes = [step for number, step in enumerate(trial.history) if _changed(trial.history, number)]

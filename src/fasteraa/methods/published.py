@@ -42,7 +42,7 @@ RACED_FINE_TUNING = {
 }
 
 
-class Published(Method):
+class PublishedPolicies(Method):
     """Every policy of `fasteraa show --list` that races by default; with a choice of operations, those of these."""
 
     name = "published"

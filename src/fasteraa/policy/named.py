@@ -272,24 +272,26 @@ def three_augment() -> Policy:
     return Policy((SubPolicy((stage,)),), "three-augment", spans)
 
 
-def weighted(effects: Mapping[str, float], caution: float = 8.0, dose: int = 2, warps: float = 0.35) -> Policy:
+def weighted(effects: Mapping[str, float], margin: float = 8.0, ops_per_image: int = 2, warps: float = 0.35) -> Policy:
     """Operations by how much they help: by how many % an error changes when images are augmented by one once.
 
-    An image is augmented by `dose` of them, on average. If an error went down by an operation's effect times the root
-    of how often it is applied, the squares of effects would be the best shares; `caution` is added to all, as if each
-    did good by being another one.
+    An image is augmented by `ops_per_image` of them, on average. If an error went down by an operation's effect times
+    the root of how often it is applied, the squares of effects would be the best shares; `margin` is added to all, as
+    if each did good by being another one.
     """
-    worths = {op: max(caution - effect, 0.0) ** 2 for op, effect in effects.items()}
+    worths = {op: max(margin - effect, 0.0) ** 2 for op, effect in effects.items()}
     if not sum(worths.values()):
-        raise PolicyError(f"no operation helps: all effects are {caution} or more, got {dict(effects)}")
+        raise PolicyError(f"no operation helps: all effects are {margin} or more, got {dict(effects)}")
 
     def choice(op: str, share: float) -> Choice:
         largest = warps if OPS[op].geometric else 1.0
-        return Choice(op, dose / (dose + 1), (0.0, largest) if OPS[op].span else None, round(share, 4))
+        return Choice(
+            op, ops_per_image / (ops_per_image + 1), (0.0, largest) if OPS[op].span else None, round(share, 4)
+        )
 
     choices = [choice(op, worth / sum(worths.values())) for op, worth in worths.items()]
     drawn = tuple(each for each in choices if each.weight)
-    return Policy((SubPolicy((drawn,) * (dose + 1)),), "weighted")
+    return Policy((SubPolicy((drawn,) * (ops_per_image + 1)),), "weighted")
 
 
 def random(sub_policies: int = 10, operation_count: int = 2, seed: int = 0, ops: Sequence[str] | None = None) -> Policy:

@@ -370,7 +370,7 @@ class Policy:
     ) -> CapturedPolicy:
         """A function that augments batches of this batch's shape as the policy itself would, draw by draw.
 
-        On a GPU it was recorded in a CUDA graph, so that a call costs the host one launch and not a dozen; elsewhere
+        On a GPU it is captured as a CUDA graph, so that a call costs the host one launch and not a dozen; elsewhere
         it calls the policy. The generator is given here, on the batch's device, and used by every call.
         """
         from fasteraa.policy.captured import CapturedPolicy

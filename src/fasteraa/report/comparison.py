@@ -11,7 +11,7 @@ from typing import Any
 
 from fasteraa.comparison.contenders import YARDSTICKS
 from fasteraa.comparison.per_op import PerOp
-from fasteraa.comparison.table import Comparison, Row, is_yardstick
+from fasteraa.comparison.table import Comparison, ComparisonRow, is_yardstick
 from fasteraa.errors import FasterAAError, RunError
 from fasteraa.policy.describe import describe_sub_policy
 from fasteraa.report.svg import Scale, bar, dot, drawing, error_bar, short, text, x_axis
@@ -43,7 +43,7 @@ def table_rows(comparison: Comparison) -> list[list[str]]:
     return [*(_cells(row, digits) for row in comparison.rows), *([label, *nothing] for label in comparison.absent)]
 
 
-def _cells(row: Row, digits: int) -> list[str]:
+def _cells(row: ComparisonRow, digits: int) -> list[str]:
     return [
         row.label,
         interval(row.error, digits),
@@ -72,7 +72,8 @@ def difference(estimated: Estimate | None, runs: int, digits: int = 2) -> str:
 def sentence(comparison: Comparison) -> str:
     """What the table says, whichever way it went, which runs its means are without, and which rows to trust less."""
     lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
-    twice = f" {twice_words(comparison.twice, comparison.held_out_images)}." if comparison.twice else ""
+    overlap = comparison.overlap_count
+    twice = f" {twice_words(overlap, comparison.held_out_images)}." if overlap else ""
     return _ranking(comparison) + _missing_words(comparison) + lost + seen_words(comparison.seen) + twice
 
 
@@ -110,7 +111,7 @@ def _ranking(comparison: Comparison) -> str:
     return " ".join([_lowest(ranked, comparison), *(_test(ranked, name) for name in present)])
 
 
-def _test(ranked: Sequence[Row], yardstick: str) -> str:
+def _test(ranked: Sequence[ComparisonRow], yardstick: str) -> str:
     others = [row for row in ranked if not is_yardstick(yardstick, row.label, row.hashes)]
     untested = [row.label for row in others if row.against.get(yardstick, _NO_RUNS).n < 2]
     if len(untested) == len(others):
@@ -121,7 +122,7 @@ def _test(ranked: Sequence[Row], yardstick: str) -> str:
     return f"Clearly better than {yardstick} (p < 0.05): {better}; clearly worse: {worse}{rest}."
 
 
-def _lowest(rows: Sequence[Row], comparison: Comparison) -> str:
+def _lowest(rows: Sequence[ComparisonRow], comparison: Comparison) -> str:
     """By the seeds that all rows have: some seeds are harder than others."""
     shared = sorted(set.intersection(*(set(row.errors) for row in rows)))
     if not shared:
@@ -139,7 +140,7 @@ def _lowest(rows: Sequence[Row], comparison: Comparison) -> str:
     return f"Lowest {what}{where}: {', '.join(lowest)}."
 
 
-def _clear(row: Row, yardstick: str, sign: int) -> bool:
+def _clear(row: ComparisonRow, yardstick: str, sign: int) -> bool:
     against = row.against.get(yardstick)
     return against is not None and against.significant and against.mean * sign > 0
 
@@ -203,7 +204,7 @@ def read_comparison(path: Path) -> Comparison:
             seen=seen,
             missing_seeds=missing,
             absent=absent,
-            twice=int(content.get("twice", 0)),
+            overlap_count=int(content.get("overlap_count", content.get("twice", 0))),
             metric=_known_metric(content.get("metric", "error")),
             **facts,
         )
@@ -222,9 +223,9 @@ _FACTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _row(row: dict[str, Any]) -> Row:
+def _row(row: dict[str, Any]) -> ComparisonRow:
     searched = row["search_seconds"]
-    return Row(
+    return ComparisonRow(
         label=str(row["label"]),
         hashes=tuple(map(str, row["hashes"])),
         errors={int(seed): float(error) for seed, error in row["errors"].items()},
@@ -271,7 +272,7 @@ def to_svg(comparison: Comparison, kind: str | None = None) -> str:
     return drawing(_WIDTH, bottom + 36, marks, "errors by policy", kind)
 
 
-def _row_marks(row: Row, x: Scale, y: float) -> list[str]:
+def _row_marks(row: ComparisonRow, x: Scale, y: float) -> list[str]:
     marks = []
     if math.isfinite(row.error.half):
         marks.append(error_bar(x, y, row.error.mean - row.error.half, row.error.mean + row.error.half))

@@ -21,7 +21,7 @@ from fasteraa.policy.apply import apply_draw
 from fasteraa.policy.describe import deed_words
 from fasteraa.policy.draw import plan_of
 from fasteraa.policy.policy import Policy
-from fasteraa.report.preview import Row, alternating, augmented, rows_of
+from fasteraa.report.preview import SheetRow, alternating, augmented, rows_of
 
 COLUMNS, MOST_ROWS = 6, 20
 GAP = 2  # pixels between tiles of a picture
@@ -103,7 +103,7 @@ def _sub_policies(images: Tensor, policy: Policy, seed: int) -> list[Strip]:
     return [_strip(each, augmented(each.policy, images, COLUMNS, generator)[0]) for each in rows if len(rows) > 1]
 
 
-def _strip(row: Row, images: Tensor) -> Strip:
+def _strip(row: SheetRow, images: Tensor) -> Strip:
     sheet, size = _sheet(images, len(images))
     return Strip(row.title, row.words, _uri(sheet, size), *sheet.size)
 

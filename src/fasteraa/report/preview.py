@@ -32,7 +32,7 @@ _HEAD, _UNDER = 2, 4  # lines of words above a row, and under an image, at most
 _INK, _PALE, _PAPER = (30, 30, 30), (89, 99, 110), (255, 255, 255)
 
 
-class Row(NamedTuple):
+class SheetRow(NamedTuple):
     """What a row of images shows: a policy, and what it is of a larger one."""
 
     title: str
@@ -40,15 +40,15 @@ class Row(NamedTuple):
     policy: Policy
 
 
-def rows_of(policy: Policy, most: int) -> list[Row]:
+def rows_of(policy: Policy, most: int) -> list[SheetRow]:
     """Its sub-policies, the likeliest first; of a policy with a schedule its parts, evenly chosen, in their order."""
     if policy.scheduled:
         count = min(most, len(policy.parts))
         chosen = [policy.parts[place * len(policy.parts) // count] for place in range(count)]
-        return [Row(f"{part}".capitalize(), operations_words(part.policy), part.policy) for part in chosen]
+        return [SheetRow(f"{part}".capitalize(), operations_words(part.policy), part.policy) for part in chosen]
     subs = sorted(enumerate(policy.sub_policies, 1), key=lambda pair: -pair[1].weight)[:most]
     return [
-        Row(
+        SheetRow(
             f"Sub-policy {number}",
             describe_sub_policy(policy, sub),
             replace(policy, sub_policies=(replace(sub, weight=1.0),)),

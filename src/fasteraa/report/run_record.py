@@ -31,7 +31,7 @@ SEARCHING, RACING, COMPARING, EARLY, FINISHED = "searching", "racing", "comparin
 
 
 @dataclass(frozen=True)
-class Setup:
+class RunSetup:
     """What config.toml says."""
 
     config: SearchConfig | None = None
@@ -50,7 +50,7 @@ class RunRecord:
     folder: Path
     kind: str  # search, race or compare
     state: str  # one of the five above
-    setup: Setup
+    setup: RunSetup
     start: Policy | None
     gradient: Policy | None  # of the gradient search; while that runs, what it has so far
     policy: Policy | None  # what is to be used
@@ -151,16 +151,16 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 # --- what kind of run, and how far it is -----------------------------------------------------------------------
 
 
-def _setup(folder: RunFolder) -> Setup:
+def _setup(folder: RunFolder) -> RunSetup:
     if not folder.config.exists():
-        return Setup(methods=("given",)) if folder.scores.is_dir() else Setup()  # by somebody's own training
+        return RunSetup(methods=("given",)) if folder.scores.is_dir() else RunSetup()  # by somebody's own training
     tables, text = read_tables(folder.config), _text(folder.config)
     if "run" not in tables:
-        return Setup(make_config(_settings_of_version_01(tables)), (), text, old=True)
+        return RunSetup(make_config(_settings_of_version_01(tables)), (), text, old=True)
     run = tables["run"]
     methods = run.get("methods") if isinstance(run, dict) else None
     names = tuple(map(str, methods)) if isinstance(methods, list) else ()
-    return Setup(make_config(read_config(folder.config)), names, text)
+    return RunSetup(make_config(read_config(folder.config)), names, text)
 
 
 def _settings_of_version_01(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _settings_of_version_01(tables: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _kind(folder: RunFolder, setup: Setup) -> str:
+def _kind(folder: RunFolder, setup: RunSetup) -> str:
     if setup.text is None and not setup.methods and not folder.policy.exists():
         return COMPARE
     return RACE if setup.methods == ("given",) else SEARCH
@@ -184,7 +184,7 @@ def _kind(folder: RunFolder, setup: Setup) -> str:
 
 def _state(
     folder: RunFolder,
-    setup: Setup,
+    setup: RunSetup,
     policy: Policy | None,
     gradient: Policy | None,
     epochs: int,
@@ -220,7 +220,7 @@ def _races_again(folder: RunFolder) -> bool:
     return written is not None and not over and (ended is None or written[0] > ended[0])
 
 
-def _planned(setup: Setup, start: Policy | None) -> int | None:
+def _planned(setup: RunSetup, start: Policy | None) -> int | None:
     """Epochs of the gradient search: as asked for, or as it decided when it knew the images."""
     if setup.config is not None and setup.config.epochs is not None:
         return setup.config.epochs

@@ -30,7 +30,7 @@ IMAGES = 4_000
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCosts:
     """Seconds, None where nothing was measured."""
 
     training: float | None
@@ -40,16 +40,16 @@ class Measured:
     dada_step: float | None
 
     @classmethod
-    def of(cls, file: Path) -> Measured:
+    def of(cls, file: Path) -> MeasuredCosts:
         """What was measured before and kept in a file, as `plain` has it; of searches that were packed it is all."""
         content = read_json(file) if file.exists() else {}
         names = [each.name for each in fields(cls)]
         values = {name: content.get(f"{name}_seconds") if isinstance(content, dict) else None for name in names}
         return cls(**{name: value if isinstance(value, int | float) else None for name, value in values.items()})
 
-    def or_else(self, before: Measured) -> Measured:
+    def or_else(self, before: MeasuredCosts) -> MeasuredCosts:
         """With what was measured before in place of what was not measured now."""
-        return Measured(
+        return MeasuredCosts(
             *(now if now is not None else then for now, then in zip(astuple(self), astuple(before), strict=True))
         )
 
@@ -59,26 +59,26 @@ class Measured:
         }
 
 
-def hours(method: str, measured: Measured) -> tuple[float, str] | None:
+def hours(method: str, measured: MeasuredCosts) -> tuple[float, str] | None:
     """GPU hours of a published setting, and how they were extrapolated; None where what it needs was not measured."""
     extrapolated = _WAYS[method](measured) if method in _WAYS else None
     return None if extrapolated is None else (extrapolated[0] / 3600, f"extrapolated: {extrapolated[1]}")
 
 
-def _autoaugment(seen: Measured) -> tuple[float, str] | None:
+def _autoaugment(seen: MeasuredCosts) -> tuple[float, str] | None:
     if seen.training is None:
         return None
     child = seen.training * _CHILD_EPOCHS / EPOCHS
     return _POLICIES * child, f"{_POLICIES:,} trainings of {_CHILD_EPOCHS} epochs, {child:.1f} s each"
 
 
-def _pba(seen: Measured) -> tuple[float, str] | None:
+def _pba(seen: MeasuredCosts) -> tuple[float, str] | None:
     if seen.training is None:
         return None
     return _POPULATION * seen.training, f"{_POPULATION} trainings of {EPOCHS} epochs, {seen.training:.1f} s each"
 
 
-def _fast_aa(seen: Measured) -> tuple[float, str] | None:
+def _fast_aa(seen: MeasuredCosts) -> tuple[float, str] | None:
     if seen.training is None or seen.trial is None:
         return None
     network = _TRAINED * seen.training
@@ -86,7 +86,7 @@ def _fast_aa(seen: Measured) -> tuple[float, str] | None:
     return _FOLDS * (network + _TRIALS * seen.trial), words
 
 
-def _faster_aa(seen: Measured) -> tuple[float, str] | None:
+def _faster_aa(seen: MeasuredCosts) -> tuple[float, str] | None:
     if seen.paper_step is None:
         return None
     steps = IMAGES // _BATCH * PAPER_EPOCHS
@@ -94,20 +94,20 @@ def _faster_aa(seen: Measured) -> tuple[float, str] | None:
     return steps * seen.paper_step, f"{steps} steps of {1000 * seen.paper_step:.1f} ms{ours}"
 
 
-def _dada(seen: Measured) -> tuple[float, str] | None:
+def _dada(seen: MeasuredCosts) -> tuple[float, str] | None:
     if seen.dada_step is None:
         return None
     steps = int(_DADA_HALF * IMAGES) // _BATCH * PAPER_EPOCHS
     return steps * seen.dada_step, f"{steps} steps of {1000 * seen.dada_step:.1f} ms"
 
 
-def _randaugment(seen: Measured) -> tuple[float, str] | None:
+def _randaugment(seen: MeasuredCosts) -> tuple[float, str] | None:
     if seen.training is None:
         return None
     return _GRID * seen.training, f"{_GRID} trainings of {EPOCHS} epochs, {seen.training:.1f} s each"
 
 
-_WAYS: Mapping[str, Callable[[Measured], tuple[float, str] | None]] = {
+_WAYS: Mapping[str, Callable[[MeasuredCosts], tuple[float, str] | None]] = {
     "autoaugment": _autoaugment,
     "pba": _pba,
     "fast-aa": _fast_aa,

@@ -10,7 +10,7 @@ from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.policy.policy import Policy
 from fasteraa.report.comparison import plain
 from fasteraa.reproduce.equal_budget import among_best
-from fasteraa.reproduce.published_costs import Measured, dada_step, fast_aa_trial, gradient_step, hours
+from fasteraa.reproduce.published_costs import MeasuredCosts, dada_step, fast_aa_trial, gradient_step, hours
 from fasteraa.reproduce.render import publish
 from fasteraa.reproduce.result import LineResult, Reproduction
 from fasteraa.reproduce.schema import DATA, Cost, Line, Search, Table, with_norm_free_critic
@@ -148,14 +148,14 @@ class TableRunner:
         if not costs:
             return
         file = self.setting.out / self.table.name / "timings.json"
-        measured = self._measured_costs().or_else(Measured.of(file))
+        measured = self._measured_costs().or_else(MeasuredCosts.of(file))
         for index, cost in costs.items():
             if (extrapolated := hours(cost.method, measured)) is not None:
                 self.values[index], self.extrapolations[index] = {0: extrapolated[0]}, extrapolated[1]
         if measured.training is not None or measured.paper_step is not None:
             write_atomic(file, json.dumps(plain(measured.plain()), indent=1) + "\n")
 
-    def _measured_costs(self) -> Measured:
+    def _measured_costs(self) -> MeasuredCosts:
         """From the searches and trainings of this table."""
         by_method: dict[str, Path] = {}
         for line in self.lines.values():
@@ -164,7 +164,7 @@ class TableRunner:
                 published = name == "faster-aa" and not line.policy.budgeted
                 by_method["paper" if published else name] = self.searches.folder(line.policy, 0)
         none = Path("none")
-        return Measured(
+        return MeasuredCosts(
             training=self.trainings.seconds(),
             paper_step=gradient_step(by_method.get("paper", none)),
             default_step=gradient_step(by_method.get("faster-aa", none)),

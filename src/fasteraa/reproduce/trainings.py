@@ -21,7 +21,7 @@ Values = dict[int, float]  # seed -> measured
 
 
 @dataclass(frozen=True)
-class Difference:
+class Deviation:
     """A count of what was trained on that is not the table's."""
 
     actual: str  # 60 images
@@ -36,7 +36,7 @@ class Trainings:
         self.cache = RunCache(setting.out)
         self.missing: dict[str, str] = {}  # named set -> why it is not there
         self.unread: set[str] = set()  # data sets to train on that are not there
-        self.differences: dict[str, list[Difference]] = {}  # data set -> of what is there
+        self.differences: dict[str, list[Deviation]] = {}  # data set -> of what is there
         self.remarks: dict[str, None] = {}
         self.devices: set[str] = set()
         self.shares: list[float] = []  # seconds of each training that was found or run
@@ -124,12 +124,12 @@ class Trainings:
             self.differences[data] = self._compare(data, split)
         return split
 
-    def _compare(self, data: str, split: Split) -> list[Difference]:
+    def _compare(self, data: str, split: Split) -> list[Deviation]:
         """With what was planned, as far as numbers of images and classes show."""
         planned = DATA[data]
         images = planned.images or ("all" if self.setting.subset else None)
         counts = (("images", len(split.train), images), ("classes", len(split.train.classes), planned.classes))
-        return [Difference(f"{count} {what}", f"{plan}") for what, count, plan in counts if plan not in (None, count)]
+        return [Deviation(f"{count} {what}", f"{plan}") for what, count, plan in counts if plan not in (None, count)]
 
     def _remark_on_images(self, data: str, split: Split) -> None:
         planned, source = DATA[data], self.setting.source(DATA[data].source)
@@ -141,8 +141,8 @@ class Trainings:
             self._remark(f"{source} has no test images: errors are those on {split.name}, which searches saw")
         for image in split.broken:
             self._remark(f"left out, could not be read: {image}")
-        if split.twice:
-            self._remark(f"{data}: {twice_words(split.twice, len(split.held_out))}")
+        if split.overlap_count:
+            self._remark(f"{data}: {twice_words(split.overlap_count, len(split.held_out))}")
 
     def _remark(self, text: str) -> None:
         self.remarks[text] = None

@@ -1,4 +1,4 @@
-"""CUDA graphs: the kernels of a function recorded once, then replayed with one launch."""
+"""CUDA graphs: the kernels of a function captured once, then replayed with one launch."""
 
 from __future__ import annotations
 

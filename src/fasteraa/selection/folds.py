@@ -69,8 +69,8 @@ def judged_by_validation(task: Task) -> Task:
     fold = task.folds[0]
     train = fold.train.merged(fold.held_out)  # type: ignore[union-attr, arg-type]
     split = Split(train, task.validation, "validation images")
-    if split.twice:
-        task.say(twice_words(split.twice, len(split.held_out)))
+    if split.overlap_count:
+        task.say(twice_words(split.overlap_count, len(split.held_out)))
     return replace(task, folds=(split,))
 
 

@@ -66,7 +66,7 @@ class Split:
         return [f"{each.path} ({each.reason})" for each in files]
 
     @cached_property
-    def twice(self) -> int:
+    def overlap_count(self) -> int:
         """Held-out images that are among the training images, pixel by pixel; sets that stay in files are not read."""
         if not (isinstance(self.train, ImageSet) and isinstance(self.held_out, ImageSet)):
             return 0
@@ -77,7 +77,7 @@ class Split:
     def warnings(self) -> list[str]:
         """What is to be known of the images before anything is trained."""
         lines = [f"left out, could not be read: {each}" for each in self.broken]
-        return [*lines, twice_words(self.twice, len(self.held_out))] if self.twice else lines
+        return [*lines, twice_words(self.overlap_count, len(self.held_out))] if self.overlap_count else lines
 
 
 def _on(data: Images, device: torch.device) -> Images:

@@ -16,7 +16,7 @@ class Adam:
     """`torch.optim.Adam` by its fused kernel, with the same state and the names that a step needs.
 
     The first call of any of torch's optimisers imports torch._dynamo, which takes longer than a search on few images.
-    The count of steps lies on the device of the parameters, so that a recorded step can be replayed.
+    The count of steps lies on the device of the parameters, so that a captured step can be replayed.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float, betas: tuple[float, float]):

@@ -59,7 +59,7 @@ class Amount(NamedTuple):
 
 def amount(policy: SoftPolicy) -> Amount:
     """The mean over stages; an operation without a magnitude counts as fully applied."""
-    # column by column: a mask made here would be sent to the device at every step, which cannot be recorded
+    # column by column: a mask made here would be sent to the device at every step, which cannot be captured
     columns = zip(policy.ops, policy.magnitude.unbind(-1), strict=True)
     magnitude = torch.stack([torch.ones_like(m) if row.span is None else m for row, m in columns], -1)
     each = (policy.shares * policy.probability * magnitude).mean((0, 1))

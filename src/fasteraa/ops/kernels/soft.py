@@ -78,7 +78,7 @@ class Rules:
 
 
 def rules_of(ops: Sequence[Op], spans: Spans, device: torch.device) -> Rules:
-    """Made once for a device: sending it there again would make the host wait, and cannot be recorded."""
+    """Made once for a device: sending it there again would make the host wait, and cannot be captured."""
     return _rules_of(tuple(ops), tuple(sorted(spans.items())), device)
 
 
