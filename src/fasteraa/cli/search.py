@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,33 +256,25 @@ def run_search(
     from fasteraa.runtime.progress import Silent, for_this_terminal
     from fasteraa.runtime.ranks import own_rank
 
+    run = partial(
+        search,
+        source,
+        asked.config,
+        methods=asked.make_methods(),
+        race=asked.race or False,
+        training=asked.training,
+        out=out,
+        resume=resume,
+        **options,
+    )
     if own_rank() > 0:  # rank 0 of torchrun writes and prints
-        search(
-            source,
-            asked.config,
-            methods=asked.make_methods(),
-            race=asked.race or False,
-            training=asked.training,
-            out=out,
-            resume=resume,
-            **options,
-        )
+        run()
         return
     shown = Silent() if as_json else for_this_terminal()
     with track(*trackers, folder=out, config=asked.config, progress=shown, resume=resume) as progress:
         if asked.note:
             progress.say(asked.note)
-        result = search(
-            source,
-            asked.config,
-            methods=asked.make_methods(),
-            race=asked.race or False,
-            training=asked.training,
-            out=out,
-            resume=resume,
-            progress=progress,
-            **options,
-        )
+        result = run(progress=progress)
     print_result(result, as_json)
 
 
