@@ -92,7 +92,6 @@ class Ray:
 def ray(monkeypatch):
     stand_in = Ray()
     monkeypatch.setattr(module, "connect", lambda address: (stand_in, True))
-    monkeypatch.setattr(runtime_cluster, "check_cluster", lambda address: None)
     monkeypatch.setattr("fasteraa.train.runner.ray.check_cluster", lambda address: None)
     monkeypatch.setattr(runtime_cluster, "answers", lambda address: True)
     monkeypatch.setitem(sys.modules, "ray", stand_in)
