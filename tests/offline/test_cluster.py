@@ -1,5 +1,6 @@
 """`fasteraa apply --engine ray`: first against a stand-in for Ray, then on a real cluster of two nodes (alone)."""
 
+import itertools
 import os
 import pickle
 import signal
@@ -31,11 +32,13 @@ class TaskError(Lost):
 class Reference:
     """Of what was put: the same to all who get it."""
 
+    numbers = itertools.count()
+
     def __init__(self, value):
-        self.value = pickle.dumps(value)
+        self.value, self.number = pickle.dumps(value), next(self.numbers)
 
     def hex(self):
-        return str(id(self))
+        return f"{self.number:x}"
 
 
 class Call:
@@ -89,7 +92,6 @@ class Ray:
 def ray(monkeypatch):
     stand_in = Ray()
     monkeypatch.setattr(module, "connect", lambda address: (stand_in, True))
-    monkeypatch.setattr(runtime_cluster, "check_cluster", lambda address: None)
     monkeypatch.setattr("fasteraa.train.runner.ray.check_cluster", lambda address: None)
     monkeypatch.setattr(runtime_cluster, "answers", lambda address: True)
     monkeypatch.setitem(sys.modules, "ray", stand_in)

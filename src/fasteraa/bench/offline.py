@@ -174,7 +174,7 @@ def _one_alone(size: int, device: str, seconds: float, jpeg: bool = False) -> tu
     policy(batch)  # warm
     reading = _seconds_to_read(source, jpeg)
     done, of_policy, began, spent = 0, 0.0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - began < seconds:
+    while not done or time.perf_counter() - began < seconds:
         before = time.perf_counter()
         levels = policy(batch).permute(0, 2, 3, 1).contiguous().cpu().numpy()
         of_policy += time.perf_counter() - before
