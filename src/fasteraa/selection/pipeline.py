@@ -142,7 +142,7 @@ def _judged(
             about = ""
             if not any(proposed.values()):
                 about = _about(task, runner, trains, settings, race is not None)
-                decisions.forget()  # with more time it is planned anew
+                decisions.forget()  # with more time it is planned again
             candidates = _all_of(methods, proposed, race, about)
             if race is None:
                 return proposed, None
