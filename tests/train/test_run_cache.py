@@ -24,7 +24,7 @@ def test_a_full_disk_is_noticed_before_anything_is_trained(tmp_path, monkeypatch
     """It takes an empty file, but nothing that is written to one."""
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("wb"))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("wb"))  # noqa: SIM115
     with pytest.raises(RunError, match="could not be written: No space left on device"):
         RunCache(tmp_path / "runs").open()
 
