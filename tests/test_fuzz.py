@@ -12,7 +12,7 @@ import struct
 import tarfile
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,10 @@ from fasteraa.offline.run import _open as begin_applying
 from fasteraa.offline.writers import Sample, open_writer
 from fasteraa.policy.importers import import_file
 from fasteraa.report.comparison import publish, read_comparison
-from fasteraa.report.run_record import read_run
+from fasteraa.report.outputs import _write_answer
+from fasteraa.report.run_record import METRICS, read_run
 from fasteraa.runtime.checkpoint import load_checkpoint, save_checkpoint
-from fasteraa.runtime.decisions import Decisions, check_decisions
+from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.files import sealed
 from fasteraa.runtime.progress import Epoch
 from fasteraa.runtime.run_folder import RunFolder
@@ -81,8 +82,13 @@ class Format:
 
 # --- the formats -----------------------------------------------------------------------------------------------------
 
-POLICY = Policy.named("autoaugment-cifar10")
+TOLD = {"race": {"sentence": "Use it (90.9% held-out error)"}}
+POLICY = replace(Policy.named("autoaugment-cifar10"), provenance=TOLD)
+CONFIG = SearchConfig(seed=3, epochs=6)
+ROWS = [asdict(Epoch(number, 0.5 / number, 0.1, 0.2, 0.3, 0.01, 0.02, float(number))) for number in (1, 2, 3)]
 STATE = {"epoch": 3, "weights": torch.arange(6.0)}
+RESULT = {"chosen": "a", "policy": POLICY.hash, "table": [], "candidates": {}}
+DECIDED = {"setup": {"seconds": 1.0}}
 TRIALS = [Trial((1, 2), 0.5, 1.0), Trial((0, 1), 0.25, 2.0)]
 RECORD = {"label": "none", "error": 12.5, "held_out_loss": 0.5, "train_loss": 0.4, "seconds": 1.0, "together": 1}
 
@@ -97,28 +103,43 @@ def sound_policy(found):
 
 
 def save_config(folder):
-    RunFolder(folder).write_config(SearchConfig().toml("search"))
+    RunFolder(folder).write_config(CONFIG.toml("search") + "\n[run]\nmethods = ['faster-aa']\nrace = true\n")
     return folder / "config.toml"
+
+
+def config_of_a_run(file):
+    """As it is read to resume a run; a file that people write (--config) may hold anything valid."""
+    RunFolder(file.parent).check_old()
+    return make_config(read_config(file))
 
 
 def save_run(name):
     def make(folder):
         run = RunFolder(folder)
         save_config(folder)
-        POLICY.save(run.policy)
-        run.result.write_text(json.dumps({"chosen": "a", "policy": POLICY.hash, "table": [], "candidates": {}}))
+        _write_answer(POLICY, RESULT, run)
         own = run.of_method("faster-aa")
         own.mkdir(parents=True)
-        row = asdict(Epoch(1, 0.5, 0.1, 0.2, 0.3, 0.01, 0.02, 1.0))
-        (own / "metrics.jsonl").write_text((json.dumps(row) + "\n") * 3)
+        (own / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
         POLICY.save(own / "start.json")
-        save_checkpoint(own / "checkpoint.pt", STATE)
+        save_checkpoint(own / "checkpoint.pt", {**STATE, "epochs": ROWS})
         run.race.mkdir()
         Decisions(run.race / "schedule.json", "a race").decide("setup", lambda: {"seconds": 1.0})
         run.keep_source("photos", device="cpu")
         return folder / name
 
     return make
+
+
+def same_run(found):
+    """Of the files that are damaged; a result that does not name the policy is left out."""
+    rows = [{name: row[name] for name in METRICS} for row in ROWS]
+    return (
+        (found.setup.config, found.setup.methods, list(found.metrics)) == (CONFIG, ("faster-aa",), rows)
+        and found.policy == POLICY
+        and found.policy.provenance == TOLD
+        and (found.result == {} or RESULT.items() <= found.result.items())
+    )
 
 
 def save_state(folder):
@@ -153,7 +174,7 @@ def save_journal(folder):
 
 
 def save_schedule(folder):
-    Decisions(folder / "schedule.json", "a race").decide("setup", lambda: {"seconds": 1.0})
+    Decisions(folder / "schedule.json", "a race").decide("setup", lambda: DECIDED["setup"])
     return folder / "schedule.json"
 
 
@@ -314,14 +335,18 @@ COMPARISON = Comparison(
 
 FORMATS = {
     "policy": Format(save_policy, Policy.load, sound_policy),
-    "config": Format(save_config, lambda file: make_config(read_config(file))),
+    "config": Format(save_config, config_of_a_run, lambda found: found == CONFIG),
     "checkpoint": Format(save_state, lambda file: load_checkpoint(file, "cpu", {"epoch": int}), same_state),
-    "run, metrics": Format(save_run("methods/faster-aa/metrics.jsonl"), lambda file: read_run(file.parents[2])),
-    "run, checkpoint": Format(save_run("methods/faster-aa/checkpoint.pt"), lambda file: read_run(file.parents[2])),
-    "run, result": Format(save_run("result.json"), lambda file: read_run(file.parent)),
-    "run, policy": Format(save_run("policy.json"), lambda file: read_run(file.parent)),
-    "run, config": Format(save_run("config.toml"), lambda file: read_run(file.parent)),
-    "run, schedule": Format(save_run("race/schedule.json"), lambda file: read_run(file.parents[1])),
+    "run, metrics": Format(
+        save_run("methods/faster-aa/metrics.jsonl"), lambda file: read_run(file.parents[2]), same_run
+    ),
+    "run, checkpoint": Format(
+        save_run("methods/faster-aa/checkpoint.pt"), lambda file: read_run(file.parents[2]), same_run
+    ),
+    "run, result": Format(save_run("result.json"), lambda file: read_run(file.parent), same_run),
+    "run, policy": Format(save_run("policy.json"), lambda file: read_run(file.parent), same_run),
+    "run, config": Format(save_run("config.toml"), lambda file: read_run(file.parent), same_run),
+    "run, schedule": Format(save_run("race/schedule.json"), lambda file: read_run(file.parents[1]), same_run),
     "run, asked for": Format(
         save_run("source.json"), lambda file: RunFolder(file.parent).asked_for(), lambda found: isinstance(found, dict)
     ),
@@ -350,7 +375,7 @@ FORMATS = {
     "journal": Format(
         save_journal, lambda file: Journal(file, (3, 4)).read(), lambda found: found == TRIALS[: len(found)]
     ),
-    "schedule": Format(save_schedule, check_decisions),
+    "schedule": Format(save_schedule, lambda file: Decisions(file, "a race").content, lambda found: found == DECIDED),
     "manifest, csv": Format(save_csv, lambda file: load(file, size=8), plausible),
     "manifest, jsonl": Format(save_jsonl, lambda file: load(file, size=8), plausible),
     "manifest, parquet": Format(save_parquet, lambda file: load(file, size=8), plausible),

@@ -58,7 +58,8 @@ def test_more_tables_for_programs(inside, tmp_path):
     small = ("--subset", 40, "--size", 8, "--race-trainings", 5, "--train-epochs", 1, "--jobs", 1, "--device", "cpu")
     raced = inside("race", "-p", "none,uniform", *small, "--out", tmp_path / "run", "--json")
     assert raced.returncode == 0, raced.stderr
-    assert json.loads(raced.stdout) == unsealed(json.loads((tmp_path / "run" / "result.json").read_text()))
+    kept = unsealed(json.loads((tmp_path / "run" / "result.json").read_text()))
+    assert json.loads(raced.stdout).items() <= kept.items()
     trained = ("--subset", 40, "--epochs", 1, "--held-out", 0.5, "--device", "cpu", "--out", tmp_path / "compared")
     evaluated = json.loads(inside("evaluate", "-p", "uniform", *trained, "--json").stdout)
     assert evaluated["policy"] == Policy.named("uniform").hash

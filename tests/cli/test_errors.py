@@ -119,6 +119,21 @@ def test_an_empty_path_is_not_the_current_folder(words, inside, tmp_path):
     assert "--config must name a file" in inside("search", "--config", "", "--out", "run").stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", ""], ["import", "", "-o", "a.json"], ["show", ""], ["preview", "", "-p", "none"],
+        ["export", "", "--to", "json", "-o", "a.json"], ["search", "", "-o", "run"], ["compare", "", "-o", "run"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_empty_argument_is_not_the_current_folder(words, inside, tmp_path):
+    (tmp_path / "policy.json").write_text("{}")
+    done = inside(*words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "fasteraa: an argument must not be empty, got ''\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["policy.json"]
+
+
 @pytest.mark.parametrize("words", [["data"], ["--help"], ["search", "--help"]], ids=" ".join)
 def test_help_is_no_mistake(words):
     done = fasteraa(*words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from importlib import import_module
 
 import numpy as np
@@ -324,6 +325,10 @@ def test_other_refusals(masked):
         load(root, classes=2)
     (root / "classes.txt").write_text("sky\nroad\n")
     with pytest.raises(DataError, match="names 2 classes, but its masks hold the number 3"):
+        load(root)
+    (root / "classes.txt").unlink()
+    os.mkfifo(root / "classes.txt")
+    with pytest.raises(DataError, match=r"classes\.txt' could not be read: it is a pipe"):
         load(root)
 
 

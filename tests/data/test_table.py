@@ -143,13 +143,22 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
             load(tmp_path / f"m.{kind}")
 
 
-def test_a_damaged_parquet_is_refused(tmp_path):
+def test_a_damaged_parquet_is_refused(tmp_path, monkeypatch):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
     (tmp_path / "m.parquet").write_bytes(b"no parquet")
     with pytest.raises(DataError, match="is not a Parquet file"):
         load(tmp_path / "m.parquet")
+
+    def talkative(file):
+        raise pyarrow.ArrowInvalid("x" * 5000)
+
+    monkeypatch.setattr(parquet, "read_schema", talkative)
+    with pytest.raises(DataError, match="is not a Parquet file") as told:
+        load(tmp_path / "m.parquet")
+    monkeypatch.undo()
+    assert len(str(told.value).replace(str(tmp_path), "")) < 300
     parquet.write_table(pyarrow.table({"x": [1]}), tmp_path / "n.parquet")
     with pytest.raises(DataError, match=r"'path' and 'label' are missing in .*found: x"):
         load(tmp_path / "n.parquet")

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import pickle
 import zipfile
 
@@ -117,6 +118,9 @@ def test_files_that_hold_no_weights(content, tmp_path):
             build(LITE0, 3, 64, weights=file)
     with pytest.raises(ConfigError, match="no such file"):
         build(LITE0, 3, 64, weights=tmp_path / "gone.pth")
+    os.mkfifo(tmp_path / "pipe.pth")
+    with pytest.raises(ConfigError, match="it is a pipe, not a regular file"):
+        build(LITE0, 3, 64, weights=tmp_path / "pipe.pth")
     torch.save([1, 2], tmp_path / "list.pth")
     with pytest.raises(ConfigError, match="must hold a state dict"):
         build(LITE0, 3, 64, weights=tmp_path / "list.pth")

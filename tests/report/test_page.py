@@ -24,12 +24,14 @@ from fasteraa.errors import FasterAAError, RunError
 from fasteraa.report import page as page_module
 from fasteraa.report.charts import Forest
 from fasteraa.report.comparison import per_op_markdown, publish, read_comparison, to_markdown
+from fasteraa.report.outputs import _write_answer
 from fasteraa.report.page import Options, blocks, duration, make_page, view, write_report
 from fasteraa.report.preview import draw_sheet
 from fasteraa.report.run_record import read_run, status
 from fasteraa.report.serve import make_server
 from fasteraa.report.summary import mass
 from fasteraa.runtime.checkpoint import save_checkpoint
+from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.statistics import estimate, paired
 
@@ -120,6 +122,16 @@ def raced(tmp_path_factory):
     mine = Policy((SubPolicy(((Choice("flip", 0.5),),)),), "mine")
     settings = SearchConfig(subset=32, size=8, batch_size=16)
     race([mine, "uniform"], None, settings, race=RaceConfig(trainings=5, epochs=1), out=folder, device="cpu", jobs=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A search of two epochs that was raced."""
+    folder = tmp_path_factory.mktemp("runs") / "f"
+    settings = SearchConfig(epochs=2, subset=32, size=8, batch_size=16, sub_policies=2, critic="small")
+    given = {"methods": "faster-aa", "race": RaceConfig(trainings=4, epochs=4), "device": "cpu", "jobs": 1}
+    search(None, settings, out=folder, **given)
     return folder
 
 
@@ -268,6 +280,11 @@ def test_what_methods_tried(run):
     assert float(first.split(",")[0]) < float(last.split(",")[0])  # 30 s, and 120.5 s with the other fold's
     for odd in (3, {"x": 3}, {"x": [3, ["a"], ["a", "b"], ["a", 1, None], ["a", float("nan")], ["a", True]]}):
         assert view(replace(record, result={"tried": odd}), Options())["tried"] == []
+
+
+def begin_with(folder, settings):
+    """As if the run had been begun with them."""
+    RunFolder(folder).write_config(settings.partition("# sha256 of")[0])
 
 
 def test_the_folder_of_a_race(raced):
@@ -513,12 +530,16 @@ def test_a_result_of_another_policy_is_not_shown(copy):
 def test_the_folder_of_version_01_still_has_a_page(copy):
     """It cannot be resumed, and its settings cannot be given to a command, but what it found is there."""
     file = copy / "config.toml"
+    for each in (copy / "methods/faster-aa").iterdir():
+        each.rename(copy / each.name)
+    (copy / "methods/faster-aa").rmdir()
+    (copy / "methods").rmdir()
     text = file.read_text().partition("[run]")[0].replace('critic = "small"', 'backbone = "small"')
     assert 'objective = "diverse"' in text
     file.write_text(text.replace('objective = "diverse"', 'objective = "hard"\nallowance = 1.0'))
-    (copy / "methods/faster-aa/faster-aa.json").rename(copy / "found.json")
+    (copy / "faster-aa.json").rename(copy / "found.json")
     (copy / "result.json").unlink()
-    (copy / "methods/faster-aa/checkpoint.pt").unlink()  # else it says the same as found.json
+    (copy / "checkpoint.pt").unlink()  # else it says the same as found.json
     assert "objective = &#34;hard&#34;" in make_page(copy, Options())
     page = page_of(copy)
     assert [attributes["id"] for attributes in page.all("section")] == [name for name in SECTIONS if name != "tried"]
@@ -570,7 +591,7 @@ def test_pictures_have_the_size_that_was_asked_for_or_the_images_own(copy, monke
     file, asked = copy / "config.toml", []
     lines = file.read_text().splitlines()
     assert "size = 8" in lines
-    file.write_text("\n".join(line if each == "size = 8" else each for each in lines))
+    begin_with(copy, "\n".join(line if each == "size = 8" else each for each in lines))
     monkeypatch.setattr(page_module, "images_of", lambda name, source, size, *rest: asked.append(size))
     make_page(copy, Options(source="sample"))
     assert asked == [size]
@@ -580,7 +601,7 @@ def test_unfinished_runs(copy):
     for name in ("policy.json", "methods/faster-aa/faster-aa.json", "result.json", "summary.txt"):
         (copy / name).unlink()
     text = (copy / "config.toml").read_text()
-    (copy / "config.toml").write_text(text.replace("epochs = 2", "epochs = 5"))
+    begin_with(copy, text.replace("epochs = 2", "epochs = 5"))
     with (copy / "methods/faster-aa/metrics.jsonl").open("a") as file:
         file.write('{"epoch": 3, "dist')  # being written
     page = page_of(copy)
@@ -589,7 +610,7 @@ def test_unfinished_runs(copy):
     assert page.all("progress")[0]["value"] == "2"
     assert page.all("table")[0].get("id") == "heat-map"  # from the checkpoint
     assert status(copy) | {"version": ""} == {"state": "searching", "epochs": 2, "planned": 5, "version": ""}
-    (copy / "config.toml").write_text(text.replace("epochs = 2", "# epochs ="))
+    begin_with(copy, text.replace("epochs = 2", "# epochs ="))
     start = Policy.load(copy / "methods/faster-aa/start.json")
     settled = {**start.provenance, "config": {"epochs": 7}}
     Policy(start.sub_policies, provenance=settled).save(copy / "methods/faster-aa/start.json")
@@ -652,6 +673,47 @@ def test_a_value_that_changed_in_the_result_is_noticed(raced, tmp_path):
     (folder / "result.json").write_text(text.replace("0.", "1.", 1))
     with pytest.raises(RunError, match=r"result.json' is damaged \(its content does not match its digest\)"):
         make_page(folder, Options())
+
+
+DAMAGE = {  # what a flipped bit makes of a digit, and lines that are lost
+    "config.toml": [("seed = 0", "seed = 8"), ("subset = 32\n", ""), ("[run]\n", ""), ("seed = 0", "# seed =")],
+    "policy.json": [('"epochs": 4', '"epochs": 5'), ('"name": "', '"name": "x'), ("held-out", "held-auf")],
+    "methods/faster-aa/metrics.jsonl": [('"distance": ', '"distance": 9'), ('"epoch": 2', '"epoch": 3')],
+}
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [(name, *each) for name, all_ in DAMAGE.items() for each in all_])
+def test_what_changed_in_a_file_of_a_run_is_noticed(finished, tmp_path, name, old, new):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    read_run(folder)
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new, 1))
+    with pytest.raises(RunError, match=r"is damaged|are not those that the run was begun with"):
+        read_run(folder)
+
+
+def test_epochs_that_are_lost_are_noticed(finished, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    file = folder / "methods/faster-aa/metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    for left in ([], lines[:1], lines[1:]):
+        file.write_text("".join(left))
+        with pytest.raises(RunError, match=r"metrics\.jsonl' is damaged|is no epoch"):
+            read_run(folder)
+    file.write_text("".join(lines) + '{"epoch": 3, "dist')  # being written
+    assert len(read_run(folder).metrics) == 2
+
+
+def test_a_kill_between_result_and_policy_is_no_damage(finished, tmp_path):
+    """The race was run again and chose the same."""
+    folder = RunFolder(shutil.copytree(finished, tmp_path / "run"))
+    old, bytes_ = Policy.load(folder.policy), folder.policy.read_bytes()
+    new = replace(old, provenance={**old.provenance, "seconds": 123.0})
+    _write_answer(new, {"policy": new.hash, "chosen": "x"}, folder)
+    assert read_run(folder.path).result["chosen"] == "x"
+    folder.policy.write_bytes(bytes_)
+    assert read_run(folder.path).result == {}
 
 
 def test_a_checkpoint_of_other_settings(copy):
@@ -866,6 +928,7 @@ def test_long_numbers_on_an_axis_are_not_cut_off(browser, copy, tmp_path):
     lines = [json.loads(line) for line in (copy / "methods/faster-aa/metrics.jsonl").read_text().splitlines()]
     told = [{**line, "change": 0.0011 * number, "from_start": 0.0011 * number} for number, line in enumerate(lines, 1)]
     (copy / "methods/faster-aa/metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
+    (copy / "methods/faster-aa/checkpoint.pt").unlink()  # which knows other numbers
     write_report(copy, tmp_path / "report.html", Options())
     browser.open((tmp_path / "report.html").as_uri(), 390)
     words = "[...document.querySelectorAll('.chart text')]"
@@ -990,7 +1053,7 @@ def test_a_live_page_follows_the_run(browser, server):
     site, folder = server
     (folder / "policy.json").unlink()
     text = (folder / "config.toml").read_text()
-    (folder / "config.toml").write_text(text.replace("epochs = 2", "epochs = 4"))
+    begin_with(folder, text.replace("epochs = 2", "epochs = 4"))
     host, port = site.server_address
     browser.open(f"http://{host}:{port}/")
     assert "2 of 4 epochs" in browser.ask("document.getElementById('state').textContent")

@@ -1,7 +1,9 @@
 """Finished trainings: found by their keys, written once, and named when they are damaged."""
 
 import json
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,15 @@ RECORD = {"error": 25.0, "held_out_loss": 0.7, "train_loss": 0.5, "seconds": 2.0
 @pytest.fixture
 def job(split, quick):
     return TrainJob("uniform, 2 passes", named("uniform"), quick, 3, split)
+
+
+def test_a_full_disk_is_noticed_before_anything_is_trained(tmp_path, monkeypatch):
+    """It takes an empty file, but nothing that is written to one."""
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Path("/dev/full").open("wb"))  # noqa: SIM115
+    with pytest.raises(RunError, match="could not be written: No space left on device"):
+        RunCache(tmp_path / "runs").open()
 
 
 def test_what_was_written_is_read_whatever_its_label(cache, job):

@@ -94,6 +94,9 @@ def refuse_empty_paths(words: Sequence[str]) -> None:
     for names in _PATHS:
         if _given(names, words) == " ''":
             raise ConfigError(f"{names[0]} must name a file or folder, got ''")
+    for before, word in pairwise(["", *words]):
+        if not word and not before.startswith("-"):  # not the value of a flag
+            raise ConfigError("an argument must not be empty, got ''")
 
 
 def _wrong_value(error: Any, parameter: Any, words: Sequence[str]) -> str:

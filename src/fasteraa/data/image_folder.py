@@ -150,7 +150,7 @@ def _stem(file: str, folder: str) -> str:
 def written_names(root: Path) -> tuple[str, ...]:
     """Of the classes by their numbers, a line each in `classes.txt`; none where there is no such file."""
     file = root / "classes.txt"
-    if not file.is_file():
+    if not os.path.lexists(file):
         return ()
     return tuple(line.strip() for line in read_text(file, DataError).splitlines() if line.strip())
 

@@ -168,7 +168,7 @@ def _parquet(file: Path, more: str | None = None) -> Iterable[tuple[int, Mapping
         needed = [*(name for names in COLUMNS.values() for name in names), more]
         table = parquet.read_table(file, columns=[name for name in present if name in needed])
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{file} is not a Parquet file: {error}") from error
+        raise DataError(f"{file} is not a Parquet file: {cut(error)}") from error
     if not table.num_columns:
         raise DataError(f"columns 'path' and 'label' are missing in {file}; found: {', '.join(present)}")
     return enumerate(table.to_pylist(), start=1)

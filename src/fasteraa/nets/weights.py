@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fasteraa.errors import ConfigError
 from fasteraa.runtime.checkpoint import is_compressed, too_large
-from fasteraa.runtime.documents import cut, quoted
+from fasteraa.runtime.documents import check_regular, cut, quoted
 
 _NAMED = 4  # tensors that an error names
 _OLD = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of torch.save before version 1.6 begin
@@ -26,8 +26,11 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """A state dict from a .safetensors file, or from one that torch wrote (a state dict, or a checkpoint with one)."""
-    if not path.is_file():
-        raise ConfigError(f"there are no weights in {str(path)!r}: no such file")
+    try:
+        check_regular(path)
+    except (OSError, ValueError) as error:
+        why = "no such file" if isinstance(error, OSError) else error
+        raise ConfigError(f"there are no weights in {str(path)!r}: {why}") from error
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ def write_result(
 ) -> None:
     """The policy last but one: it is replaced when everything that describes it is there.
 
-    What describes it names it, so that a reader can tell after a kill in between: the picture and the summary by its
-    hash, the result also by the digest of the file.
+    What describes it names it, so that a reader can tell after a kill in between: the picture by its hash, the result
+    also by what the hash does not count.
     """
     for candidate in result.candidates:
         candidate.policy.save(folder.candidates / f"{as_file_name(candidate.label)}.json")
@@ -44,18 +45,33 @@ def write_result(
         about = PngInfo()
         about.add_text(PREVIEW_OF, result.policy.hash)
         draw_sheet(result.policy, images, masks=masks).save(partial, pnginfo=about)
-    write_atomic(folder.result, json.dumps(sealed(result_dict(result)), indent=1) + "\n")
-    result.policy.save(folder.policy)
+    _write_answer(result.policy, result_dict(result), folder)
     write_atomic(folder.summary, printable(summarise(result), keep="\n") + "\n")
 
 
 def raced_policy(folder: RunFolder) -> Policy | None:
     """The policy of the folder, if a race chose it: only another race may replace it."""
+    policy = _old_policy(folder)
+    return policy if policy is not None and policy.provenance.get("race") else None
+
+
+def _old_policy(folder: RunFolder) -> Policy | None:
     try:
-        policy = Policy.load(folder.policy) if folder.policy.exists() else None
+        return Policy.load(folder.policy) if folder.policy.exists() else None
     except FasterAAError:
         return None
-    return policy if policy is not None and policy.provenance.get("race") else None
+
+
+def _write_answer(policy: Policy, content: Mapping[str, Any], folder: RunFolder) -> None:
+    """result.json, then policy.json, which differs from what the result says only after a kill in between.
+
+    Then it is the one `before`, which the hash alone would not tell if both do the same to images.
+    """
+    old, about = _old_policy(folder), about_digest(policy)
+    replaced = old is not None and old.hash == policy.hash and about_digest(old) != about
+    digests = {"about": about, **({"before": about_digest(old)} if old is not None and replaced else {})}
+    write_atomic(folder.result, json.dumps(sealed({**content, **digests}), indent=1) + "\n")
+    policy.save(folder.policy)
 
 
 def write_scores(result: ScoreResult, folder: RunFolder) -> None:
@@ -67,8 +83,7 @@ def write_scores(result: ScoreResult, folder: RunFolder) -> None:
     }
     content["maximize"] = result.maximize
     rows = [_finite(asdict(row)) for row in result.table]
-    write_atomic(folder.result, json.dumps(sealed({**content, "table": rows}), indent=1) + "\n")
-    result.policy.save(folder.policy)
+    _write_answer(result.policy, {**content, "table": rows}, folder)
     write_atomic(folder.summary, str(result) + "\n")
 
 
@@ -77,7 +92,6 @@ def result_dict(result: Result) -> dict[str, Any]:
     return {
         "chosen": result.chosen,
         "policy": result.policy.hash,
-        "race": race_digest(result.policy),
         "recommendation": result.sentence(),
         "for_longer": result.for_longer._asdict() if result.for_longer else None,
         "table": [_finite(asdict(row)) for row in result.table],
@@ -97,8 +111,13 @@ def tried_by_methods(result: Result) -> dict[str, list[list[Any]]]:
     return tried
 
 
+def about_digest(policy: Policy) -> str:
+    """Of what its hash does not count."""
+    return hashlib.sha256(json.dumps([policy.name, policy.provenance], sort_keys=True).encode()).hexdigest()
+
+
 def race_digest(policy: Policy) -> str:
-    """Of the race that chose it, which its hash does not count."""
+    """Of the race that chose it, as earlier versions wrote it."""
     return hashlib.sha256(json.dumps(policy.provenance.get("race"), sort_keys=True).encode()).hexdigest()
 
 

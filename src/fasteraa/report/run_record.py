@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fasteraa.methods.faster_aa.step import soft_policy
 from fasteraa.ops import select
 from fasteraa.policy.policy import Policy
 from fasteraa.report.comparison import read_comparison
-from fasteraa.report.outputs import PREVIEW_OF, race_digest
+from fasteraa.report.outputs import PREVIEW_OF, about_digest, race_digest
 from fasteraa.runtime.documents import MOST_BYTES, parse_json, quoted, read_bytes, read_json
 from fasteraa.runtime.files import unsealed
 from fasteraa.runtime.run_folder import RunFolder
@@ -82,11 +82,14 @@ def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
     if comparison is not None and not (comparison / "comparison.json").is_file():
         raise RunError(f"the folder {str(comparison)!r} holds no comparison.json (--comparison): see fasteraa compare")
     files = GradientFiles.to_read(path)
-    setup, metrics = _setup(folder), _metrics(files.metrics)
+    setup = _setup(folder)
+    checkpoint = _checkpoint(files, setup)  # before the metrics, which may become more at any time
+    metrics = _metrics(files.metrics)
+    _check_metrics(files, metrics, checkpoint)
     start, policy, gradient = _policy(files.start), _policy(folder.policy), _gradient(files)
     table = _comparison(path if comparison is None else comparison)
     state = _state(folder, setup, policy, gradient, len(metrics), table)
-    trajectory = _trajectory(files, setup.config, setup.old)
+    trajectory = _trajectory(files, setup.config, checkpoint)
     if setup.config is not None and trajectory is not None and (gradient is None or state == SEARCHING):
         gradient = soft_policy(setup.config, trajectory[-1]).freeze("what the search has so far")
     return RunRecord(
@@ -155,12 +158,14 @@ def _setup(folder: RunFolder) -> RunSetup:
     if not folder.config.exists():
         return RunSetup(methods=("given",)) if folder.scores.is_dir() else RunSetup()  # by somebody's own training
     tables, text = read_tables(folder.config), _text(folder.config)
-    if "run" not in tables:
+    if "run" not in tables and not folder.methods.is_dir():
         return RunSetup(make_config(_settings_of_version_01(tables)), (), text, old=True)
-    run = tables["run"]
+    config = make_config(read_config(folder.config))
+    folder.check_settings(tables)
+    run = tables.get("run")
     methods = run.get("methods") if isinstance(run, dict) else None
     names = tuple(map(str, methods)) if isinstance(methods, list) else ()
-    return RunSetup(make_config(read_config(folder.config)), names, text)
+    return RunSetup(config, names, text)
 
 
 def _settings_of_version_01(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,7 +290,17 @@ def _result(folder: RunFolder, policy: Policy | None) -> dict[str, Any]:
         ) from error
     if result.get("policy") != policy.hash:
         return {}
-    return result if result.get("race") in (None, race_digest(policy)) else {}
+    if "about" not in result:  # of an earlier version
+        return result if result.get("race") in (None, race_digest(policy)) else {}
+    about = about_digest(policy)
+    if about == result["about"]:
+        return result
+    if about == result.get("before"):  # a kill left the policy that was to be replaced
+        return {}
+    raise RunError(
+        f"{str(folder.policy)!r} is damaged (its name or provenance does not match the digest in result.json): "
+        "continue the run (--resume) to write it again"
+    )
 
 
 def _metrics(path: Path) -> tuple[dict[str, float], ...]:
@@ -293,7 +308,7 @@ def _metrics(path: Path) -> tuple[dict[str, float], ...]:
     lines = (_text(path) or "").splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
-        row = _epoch(line)
+        row = _epoch(line, number)
         if row is not None:
             rows.append(row)
         elif number < len(lines):
@@ -301,26 +316,48 @@ def _metrics(path: Path) -> tuple[dict[str, float], ...]:
     return tuple(rows)
 
 
-def _epoch(line: str) -> dict[str, float] | None:
+def _epoch(line: str, number: int) -> dict[str, float] | None:
     try:
         row = parse_json(line)
-        return {name: float(row[name]) for name in METRICS if math.isfinite(float(row[name]))}
-    except (ValueError, KeyError, TypeError, OverflowError, RunError):
+        return _numbers(row) if row.get("epoch", number) == number else None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RunError):
         return None
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(row[name]) for name in METRICS if math.isfinite(float(row[name]))}
 
 
 # --- the trajectory --------------------------------------------------------------------------------------------
 
 
-def _trajectory(files: GradientFiles, config: SearchConfig | None, old: bool) -> Tensor | None:
+def _checkpoint(files: GradientFiles, setup: RunSetup) -> Mapping[str, Any]:
+    if setup.config is None:
+        return {}
+    return files.load_checkpoint(torch.device("cpu"), mmap=True, sealed=not setup.old) or {}
+
+
+def _check_metrics(files: GradientFiles, metrics: Sequence[Mapping[str, float]], checkpoint: Mapping[str, Any]) -> None:
+    """The checkpoint is sealed, and knows the epochs before it."""
+    if "epochs" not in checkpoint or not files.metrics.exists():
+        return
+    try:
+        known = [_numbers(row) for row in checkpoint["epochs"]]
+    except (ValueError, KeyError, TypeError, OverflowError):  # a stranger's
+        known = None
+    if known is None or known != list(metrics[: len(known)]):
+        raise RunError(
+            f"{str(files.metrics)!r} is damaged (its epochs are not those of the checkpoint beside it): continue the "
+            "run (--resume) to write it again"
+        )
+
+
+def _trajectory(files: GradientFiles, config: SearchConfig | None, checkpoint: Mapping[str, Any]) -> Tensor | None:
     """(epochs + 1, 3, L, K, N): choice, probability and magnitude at the start and after every epoch."""
-    if config is None:
-        return None
-    state = files.load_checkpoint(torch.device("cpu"), mmap=True, sealed=not old)
-    if state is None or "trajectory" not in state:
+    if config is None or "trajectory" not in checkpoint:
         return None
     shape = (3, config.sub_policies, config.operation_count, len(select(config.ops)))
-    trajectory = state["trajectory"]
+    trajectory = checkpoint["trajectory"]
     fits = isinstance(trajectory, Tensor) and trajectory.ndim == 5 and tuple(trajectory.shape[1:]) == shape
     if not fits or not len(trajectory) or not trajectory.is_floating_point() or not bool(trajectory.isfinite().all()):
         raise RunError(f"the checkpoint {str(files.checkpoint)!r} does not fit the settings in config.toml")

@@ -121,14 +121,21 @@ class RunFolder:
         self._check_is_folder()
         if not self.config.exists():
             raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
-        tables, lines = read_toml(self.config), read_text(self.config, ConfigError).splitlines()
-        digests = [line.removeprefix(_DIGEST).strip() for line in lines if line.startswith(_DIGEST)]
+        tables, digests = read_toml(self.config), self._digests()
         if not digests and "run" not in tables:  # it wrote the settings of its search alone
             raise RunError(
                 f"the run in {str(self.path)!r} is of version 0.1, which this version cannot resume: start another "
                 "(--out)"
             )
-        if digests != [_digest_of(tables)]:
+        self.check_settings(tables)
+
+    def _digests(self) -> list[str]:
+        lines = read_text(self.config, ConfigError).splitlines()
+        return [line.removeprefix(_DIGEST).strip() for line in lines if line.startswith(_DIGEST)]
+
+    def check_settings(self, tables: Mapping[str, Any]) -> None:
+        """What config.toml holds must be what `write_config` wrote."""
+        if self._digests() != [_digest_of(tables)]:
             raise RunError(
                 f"the settings in {str(self.config)!r} are not those that the run was begun with (they were edited, or "
                 "lines are lost): restore the file, or start another run (--out)"

@@ -21,6 +21,7 @@ from fasteraa.train.job import Outcome, TrainJob
 
 RUNS, PACKED, NETWORKS, STATES = "runs", "runs.json", "networks", "states"
 _LARGEST = 1 << 20  # bytes of a record
+_BLOCK = 4096  # bytes, that a disk must have left
 
 
 class RunCache:
@@ -30,10 +31,11 @@ class RunCache:
         self.folder, self.runs = folder, folder / RUNS
 
     def open(self) -> RunCache:
-        """Make it and see that it can be written, before any work is done."""
+        """Make it and see that it can be written, before any work is done: an empty file fits on a full disk."""
         with explain_os_error(self.folder):
             self.runs.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.runs).close()
+            with tempfile.TemporaryFile(dir=self.runs) as file:
+                file.write(bytes(_BLOCK))
         return self
 
     def file(self, job: TrainJob) -> Path:
