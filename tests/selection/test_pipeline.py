@@ -260,7 +260,7 @@ def test_seconds_of_methods_are_not_there_for_the_race(scripted, monkeypatch):
     """Of 300 s the method takes 100: the race has what is left."""
     now = [1000.0]
     monkeypatch.setattr(pipeline.time, "monotonic", lambda: now[0])
-    scripted.options = {"image_seconds": 0.004}
+    scripted.options = {"image_seconds": 0.001}
 
     def script(job):
         now[0] += 100.0 if job.label == "trains-0" and job.recipe.epochs == 1 else 0.0
