@@ -32,7 +32,7 @@ from fasteraa.data import ImageSet, load
 from fasteraa.errors import FasterAAError
 from fasteraa.methods import Candidate
 from fasteraa.methods.config import make_config, read_config
-from fasteraa.methods.fast_aa import Journal, Trial
+from fasteraa.methods.fast_aa import Journal, PolicyTrial
 from fasteraa.nets.weights import read_weights
 from fasteraa.offline.job import ApplyJob, ShardTask
 from fasteraa.offline.run import MANIFEST, _intact
@@ -89,7 +89,7 @@ ROWS = [asdict(Epoch(number, 0.5 / number, 0.1, 0.2, 0.3, 0.01, 0.02, float(numb
 STATE = {"epoch": 3, "weights": torch.arange(6.0)}
 RESULT = {"chosen": "a", "policy": POLICY.hash, "table": [], "candidates": {}}
 DECIDED = {"setup": {"seconds": 1.0}}
-TRIALS = [Trial((1, 2), 0.5, 1.0), Trial((0, 1), 0.25, 2.0)]
+TRIALS = [PolicyTrial((1, 2), 0.5, 1.0), PolicyTrial((0, 1), 0.25, 2.0)]
 RECORD = {"label": "none", "error": 12.5, "held_out_loss": 0.5, "train_loss": 0.4, "seconds": 1.0, "together": 1}
 
 

@@ -86,7 +86,7 @@ def test_labels_that_do_not_fit(imagenet, text, said):
 
 def test_the_papers_recipe_by_name_and_by_layout(imagenet):
     for source in ("imagenet", str(imagenet)):
-        settings = _preset("paper", source)
+        settings, _ = _preset("paper", source)
         assert (settings["subset"], settings["classes"], settings["size"]) == (6000, 120, 224)
 
 
@@ -223,7 +223,7 @@ def test_a_hundred_thousand_files_and_a_manifest_of_them(tmp_path, paint):
         assert time.process_time() - began < 60
         assert any("has 101,000 images: 10,000 of them" in line for line in said)
     assert torch.equal(sets[0].labels, sets[1].labels)
-    recipe = _preset("paper", "imagenet")
+    recipe, _ = _preset("paper", "imagenet")
     chosen = load("imagenet", data_root=tmp_path, size=16, subset=recipe["subset"], classes=recipe["classes"])
     assert chosen.counts() == (50,) * 120
     assert set(chosen.classes) < set(names)

@@ -92,7 +92,7 @@ def test_float32_magnitudes_survive():
         (Choice("rotate", 0.0, 1.0), {}, True),
         (Choice("rotate", 1.0, 0.0), {}, True),
         (Choice("solarize", 1.0, 0.0), {"spans": {"solarize": Span(256, 128, "level")}}, True),
-        (Choice("solarize", 1.0, 0.0), {"spans": {"solarize": Span(128, 0, "level")}}, False),
+        (Choice("solarize", 1.0, 0.1), {"spans": {"solarize": Span(256, 128, "level")}}, False),
         (Choice("invert", 1.0), {"strength": Strength((1.0,))}, True),
         (Choice("invert", 1.0), {"strength": Strength(probability=0)}, True),
         (Choice("invert", 1.0), {"strength": Strength(magnitude=0)}, False),

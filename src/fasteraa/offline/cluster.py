@@ -24,7 +24,7 @@ _START_S = 300.0  # without any core, before it is given up
 
 
 @dataclass(frozen=True)
-class _Order:
+class _ApplyOrder:
     """What every node gets."""
 
     job: ApplyJob
@@ -43,7 +43,7 @@ def on_cluster(
     head = Head(ray.get_runtime_context().gcs_address)
     running: dict[Any, ShardTask] = {}
     try:
-        order = _put(ray, _Order(job, fingerprint, os.getcwd(), versions("pillow")))
+        order = _put(ray, _ApplyOrder(job, fingerprint, os.getcwd(), versions("pillow")))
         work = ray.remote(num_cpus=1, max_retries=_RETRIES)(_work)
         waiting, had_cores = deque(tasks), time.monotonic()
         while waiting or running:
@@ -69,7 +69,7 @@ def on_cluster(
                 ray.shutdown()
 
 
-def _put(ray: Any, order: _Order) -> Any:
+def _put(ray: Any, order: _ApplyOrder) -> Any:
     try:
         return ray.put(order)
     except Exception as error:  # whatever the user's object raises
@@ -97,7 +97,7 @@ def _check_result(ray: Any, call: Any, task: ShardTask) -> None:
 
 # --- on a node -------------------------------------------------------------------------------------------------------
 
-_order: tuple[str, _Order] | None = None  # of this process: images are listed once
+_order: tuple[str, _ApplyOrder] | None = None  # of this process: images are listed once
 
 
 def _work(key: str, reference: list[Any], number: int) -> None:
@@ -111,7 +111,7 @@ def _work(key: str, reference: list[Any], number: int) -> None:
         apply_shard(ShardTask(_order[1].job, number))
 
 
-def _begun(order: _Order) -> _Order:
+def _begun(order: _ApplyOrder) -> _ApplyOrder:
     """Whoever writes into one folder must make the same of the same images."""
     node, job = socket.gethostname(), order.job
     check_versions(order.versions, versions("pillow"), node)

@@ -131,11 +131,8 @@ class Policy:
         return not any(often and self._has_effect(choice) for choice, often in self.scaled().exposures())
 
     def _has_effect(self, choice: Choice) -> bool:
-        """At magnitude 0 an operation has none, unless the policy's own span begins elsewhere."""
-        usual, span = find(choice.op).span, self.span(choice.op)
-        if usual is None or span is None or choice.range[1] > 0:
-            return True
-        return (span.at_zero, span.unit) != (usual.at_zero, usual.unit)
+        """At magnitude 0 an operation has none: every span begins where it leaves the image alone."""
+        return find(choice.op).span is None or choice.range[1] > 0
 
     @property
     def scheduled(self) -> bool:
