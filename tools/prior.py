@@ -1,6 +1,7 @@
 """The prior of the race: what cheap measurements on somebody's images say about each policy.
 
     python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x, y, xt, yt); resumable
+    python tools/prior.py measure DATA OUT --network small --device cpu --folds 2 --lengths 50 --no-test
     python tools/prior.py fit results/adapt/measured.json     # writes src/fasteraa/selection/prior.json
     python tools/prior.py fit results/adapt/measured.json --without intel --out intel.json    # to be judged on that set
     python tools/prior.py fit results/adapt/measured.json OTHER.json    # records of two networks
@@ -84,11 +85,28 @@ def all_policies(found: Policy) -> dict[str, Policy]:
     return {**{name: named(name) for name in NAMED}, **more}
 
 
+class Extent(NamedTuple):
+    """How much is measured on each set."""
+
+    labels: tuple[str, ...] = ()  # of policies; all of them
+    folds: int = FOLDS
+    lengths: tuple[int, ...] = (SHORT, LONG)
+    on_test_images: bool = True
+
+
 class SetMeasurement:
     """All that is measured on one set."""
 
-    def __init__(self, file: Path, out: Path, network: str, device: str, policy: Mapping[str, Any] | None = None):
-        self.name, self.network = file.stem, network
+    def __init__(
+        self,
+        file: Path,
+        out: Path,
+        network: str,
+        device: str,
+        policy: Mapping[str, Any] | None = None,
+        extent: Extent = Extent(),
+    ):
+        self.name, self.network, self.extent = file.stem, network, extent
         self.train, self.test = load_set(file)
         self.folder = out / self.name
         jobs = 20 if find_device(device).type == "cuda" else None
@@ -114,15 +132,16 @@ class SetMeasurement:
             TrainJob(label, policy, recipe, number if seed is None else seed, split, keep_network=label == "none")
             for number, split in enumerate(splits)
             for label, policy in self.policies().items()
+            if not self.extent.labels or label in (*self.extent.labels, "none")
         ]
 
     def steps(self) -> Iterator[list[TrainJob]]:
         """The most telling first."""
         whole = [Split(self.train, self.test, "test images")]
-        yield self.jobs(SHORT, self.folds)
-        yield self.jobs(LONG, self.folds)
-        yield self.jobs(FULL, whole, 0)
-        yield self.jobs(FULL, whole, 1)
+        for epochs in self.extent.lengths:
+            yield self.jobs(epochs, self.folds[: self.extent.folds])
+        for seed in (0, 1) if self.extent.on_test_images else ():
+            yield self.jobs(FULL, whole, seed)
 
     def record(self) -> dict[str, Any]:
         rows = []
@@ -146,7 +165,9 @@ class SetMeasurement:
         return found
 
     def _affinities(self, clean: CleanNetwork) -> Mapping[str, Any]:
-        policies = {**self.policies(), **{f"op:{op}": always(op) for op in OPS}}
+        labels = self.extent.labels
+        alone = {} if labels else {f"op:{op}": always(op) for op in OPS}
+        policies = {name: each for name, each in self.policies().items() if not labels or name in labels} | alone
         return {"plain": clean.plain._asdict(), "of": {n: clean.measure(p)._asdict() for n, p in policies.items()}}
 
 
@@ -177,12 +198,13 @@ def measure(
     only: str,
     have: Path | None,
     policies: Path | None = None,
+    extent: Extent = Extent(),
 ) -> None:
     end = time.time() + 60 * minutes
     old = json.loads(have.read_text())["sets"] if have else {}
     found = json.loads(policies.read_text())["sets"] if policies else {}
     files = [file for file in sorted(data.glob("*.npz")) if not only or file.stem in only.split(",")]
-    sets = [SetMeasurement(file, out, network, device, found.get(file.stem, {}).get("faster-aa")) for file in files]
+    sets = [SetMeasurement(file, out, network, device, found.get(file.stem, {}).get("faster-aa"), extent) for file in files]
     for each in sets:
         began = time.time()
         each.searched()
@@ -496,6 +518,10 @@ def main() -> None:
     measuring.add_argument(
         "--policies", type=Path, help="a record whose searched policies are taken: no set is searched"
     )
+    measuring.add_argument("--labels", default="", help="policies to train with, with commas between them; all")
+    measuring.add_argument("--folds", type=int, default=FOLDS)
+    measuring.add_argument("--lengths", default=f"{SHORT},{LONG}", help="of trainings on folds, in epochs")
+    measuring.add_argument("--no-test", action="store_true", help="no training that is measured on test images")
     measuring.add_argument("--have", type=Path, help="a record of before: what it holds is not trained again")
     fitting = commands.add_parser("fit")
     fitting.add_argument("files", type=Path, nargs="+")
@@ -506,7 +532,12 @@ def main() -> None:
         fit(given.files, [name for name in given.without.split(",") if name], given.out)
         return
     find_device(given.device)
-    measure(given.data, given.out, given.network, given.device, given.minutes, given.only, given.have, given.policies)
+    lengths = tuple(int(each) for each in given.lengths.split(","))
+    labels = tuple(each for each in given.labels.split(",") if each)
+    extent = Extent(labels, given.folds, lengths, not given.no_test)
+    measure(
+        given.data, given.out, given.network, given.device, given.minutes, given.only, given.have, given.policies, extent
+    )
 
 
 if __name__ == "__main__":

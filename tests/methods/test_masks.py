@@ -23,7 +23,7 @@ from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.apply import apply_mask
 from fasteraa.policy.draw import plan_of
 from fasteraa.policy.soft import SoftPolicy
-from fasteraa.report.preview import draw_sheet, overlaid
+from fasteraa.report.preview import draw_sheet, overlaid, shown_size
 from fasteraa.report.summary import mass
 from fasteraa.selection.folds import raceable
 
@@ -333,11 +333,12 @@ def test_the_sheet_lays_masks_over_the_images():
     assert not (shown[:, :, :, :16] == 100).all(1).any()
     flip = Policy((SubPolicy(((Choice("flip", 1.0),),)),))
     sheet = np.asarray(draw_sheet(flip, image, columns=2, masks=masks))
-    plain = (sheet == 100).all(-1).sum(1)  # in each line of the sheet; images are twice as large there
-    lines = np.flatnonzero(plain == 2 * 2 * 48)
-    first, second = sheet[lines[0], 14 : 14 + 128], sheet[lines[-1], 14 : 14 + 128]  # originals, and flipped
-    assert (first[:32] != 100).any(1).all()
-    assert (first[32:] == 100).all()
+    scale = shown_size(64, 64)[1] // 64
+    plain = (sheet == 100).all(-1).sum(1)  # in each line of the sheet, where images are larger
+    lines = np.flatnonzero(plain == 2 * scale * 48)
+    first, second = (sheet[line, 14 : 14 + scale * 64] for line in lines[[0, -1]])  # originals, and flipped
+    assert (first[: scale * 16] != 100).any(1).all()
+    assert (first[scale * 16 :] == 100).all()
     assert np.array_equal(first[::-1], second)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fasteraa
 from fasteraa import Choice, Policy, RaceConfig, SearchConfig, SubPolicy, race, search
 from fasteraa.comparison.per_op import Drop, OpHarm, PerOp, SubPolicyHarm
 from fasteraa.comparison.table import Comparison, ComparisonRow
@@ -290,13 +291,14 @@ def begin_with(folder, settings):
 def test_the_folder_of_a_race(raced):
     page = page_of(raced)
     sections = [attributes["id"] for attributes in page.all("section")]
-    assert sections == [name for name in SECTIONS if name not in OF_GRADIENT_SEARCH + MEASURED]
+    nothing = not fasteraa.load(raced / "policy.json").ops  # so short a race may end either way
+    assert sections == [s for s in SECTIONS if s not in OF_GRADIENT_SEARCH + MEASURED + ["policy", "heat"] * nothing]
     text = page.text()
     assert "The race is finished." in text
     known = json.loads((raced / "result.json").read_text())
     assert known["recommendation"] in text
     assert text.count("(chosen)") == 1
-    assert "Of the policy to use. A column is a stage" in text
+    assert ("Of the policy to use. A column is a stage" in text) != nothing
     assert "sample: 32 images of 10 classes at 8 x 8 pixels" in text
     policies = f"none,mine={raced}/candidates/mine.json,uniform"
     config = raced / "config.toml"
