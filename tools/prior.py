@@ -1,5 +1,6 @@
 """The prior of the race: what cheap measurements on somebody's images say about each policy.
 
+    python tools/prior.py pack ZOO DATA      # a folder or zip each, with train/CLASS/ and test/CLASS/; NAME.npz of each
     python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x, y, xt, yt); resumable
     python tools/prior.py measure DATA OUT --network small --device cpu --folds 2 --lengths 50 --no-test
     python tools/prior.py fit results/adapt/measured.json     # writes src/fasteraa/selection/prior.json
@@ -20,13 +21,15 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 
 from fasteraa._version import commit
-from fasteraa.data import ImageSet
+from fasteraa.data import ImageSet, load
 from fasteraa.methods import Candidate
 from fasteraa.methods.config import SearchConfig
 from fasteraa.methods.faster_aa.run import gradient_search
@@ -70,6 +73,28 @@ def load_set(file: Path) -> tuple[ImageSet, ImageSet]:
     return images(*names[:2]), images(*names[2:])
 
 
+def pack(zoo: Path, data: Path, pattern: str, images: int, test_images: int, size: int) -> None:
+    """NAME.npz of every folder or zip in `zoo`, with at most so many images, drawn evenly from the classes."""
+    data.mkdir(parents=True, exist_ok=True)
+    for source in sorted(zoo.glob(pattern)):
+        with TemporaryDirectory() as folder:
+            if source.suffix == ".zip":
+                with ZipFile(source) as archive:
+                    archive.extractall(folder)
+            root, content = Path(folder) if source.suffix == ".zip" else source, {}
+            for names, part, most in ((("x", "y"), "train", images), (("xt", "yt"), "test", test_images)):
+                there = load(root / part, size=size)
+                some = load(root / part, size=size, subset=most) if len(there) > most else there
+                content[names[0]], content[names[1]] = _arrays(some)
+        name = source.stem.partition("_")[0]
+        np.savez_compressed(data / f"{name}.npz", **content)
+        print(f"{name}: {len(content['y'])} training images, {len(content['yt'])} test images", flush=True)
+
+
+def _arrays(images: ImageSet) -> tuple[np.ndarray, np.ndarray]:
+    return images.images.permute(0, 2, 3, 1).numpy(), images.labels.numpy()
+
+
 def always(op: str) -> Policy:
     """The operation on every image, at any magnitude."""
     return Policy((SubPolicy(((Choice(op, 1.0, (0.0, 1.0) if OPS[op].span else None),),)),), op)
@@ -94,6 +119,9 @@ class Extent(NamedTuple):
     on_test_images: bool = True
 
 
+ALL_OF_IT = Extent()
+
+
 class SetMeasurement:
     """All that is measured on one set."""
 
@@ -104,7 +132,7 @@ class SetMeasurement:
         network: str,
         device: str,
         policy: Mapping[str, Any] | None = None,
-        extent: Extent = Extent(),
+        extent: Extent = ALL_OF_IT,
     ):
         self.name, self.network, self.extent = file.stem, network, extent
         self.train, self.test = load_set(file)
@@ -198,13 +226,14 @@ def measure(
     only: str,
     have: Path | None,
     policies: Path | None = None,
-    extent: Extent = Extent(),
+    extent: Extent = ALL_OF_IT,
 ) -> None:
     end = time.time() + 60 * minutes
     old = json.loads(have.read_text())["sets"] if have else {}
     found = json.loads(policies.read_text())["sets"] if policies else {}
     files = [file for file in sorted(data.glob("*.npz")) if not only or file.stem in only.split(",")]
-    sets = [SetMeasurement(file, out, network, device, found.get(file.stem, {}).get("faster-aa"), extent) for file in files]
+    searched = {file.stem: found.get(file.stem, {}).get("faster-aa") for file in files}
+    sets = [SetMeasurement(file, out, network, device, searched[file.stem], extent) for file in files]
     for each in sets:
         began = time.time()
         each.searched()
@@ -508,6 +537,13 @@ def _rounded(values: np.ndarray, digits: int = 5) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
+    packing = commands.add_parser("pack")
+    packing.add_argument("zoo", type=Path)
+    packing.add_argument("data", type=Path)
+    packing.add_argument("--pattern", default="*_64.zip", help="of the names of folders and zips")
+    packing.add_argument("--images", type=int, default=700, help="training images of a set at most")
+    packing.add_argument("--test-images", type=int, default=1000)
+    packing.add_argument("--size", type=int, default=32)
     measuring = commands.add_parser("measure")
     measuring.add_argument("data", type=Path)
     measuring.add_argument("out", type=Path)
@@ -528,6 +564,9 @@ def main() -> None:
     fitting.add_argument("--without", default="", help="sets to leave out, with commas between them")
     fitting.add_argument("--out", type=Path, default=PRIOR)
     given = parser.parse_args()
+    if given.command == "pack":
+        pack(given.zoo, given.data, given.pattern, given.images, given.test_images, given.size)
+        return
     if given.command == "fit":
         fit(given.files, [name for name in given.without.split(",") if name], given.out)
         return
@@ -535,9 +574,8 @@ def main() -> None:
     lengths = tuple(int(each) for each in given.lengths.split(","))
     labels = tuple(each for each in given.labels.split(",") if each)
     extent = Extent(labels, given.folds, lengths, not given.no_test)
-    measure(
-        given.data, given.out, given.network, given.device, given.minutes, given.only, given.have, given.policies, extent
-    )
+    where = (given.network, given.device, given.minutes)
+    measure(given.data, given.out, *where, given.only, given.have, given.policies, extent)
 
 
 if __name__ == "__main__":

@@ -269,7 +269,8 @@ def test_stopped_between_the_trainings_of_a_race(pictures, tmp_path, monkeypatch
 def test_killed_in_the_race_and_resumed(tmp_path):
     """Whatever the seconds are by then: the schedule stays, and what was trained is not trained again."""
     out = tmp_path / "run"
-    arguments = ["search", "--out", str(out), "--subset", "60", "--size", "12", "--race-minutes", "0.2", *QUICK]
+    arguments = ["search", "--out", str(out), "--subset", "60", "--size", "12", *QUICK]
+    arguments += ["--race-minutes", "0.1", "--jobs", "1"]
     process = subprocess.Popen([sys.executable, "-m", "fasteraa", *map(str, arguments)], stdout=subprocess.DEVNULL)
     runs, schedule = out / "race" / "runs", out / "race" / "schedule.json"
     while len(list(runs.glob("[!.]*.json"))) <= 2 and process.poll() is None:

@@ -758,16 +758,16 @@ def command(*arguments, cwd):
     return subprocess.run(line, capture_output=True, text=True, check=False, cwd=cwd)
 
 
-def test_command_line(copy, tmp_path):
+def test_command_line(copy, tmp_path, fasteraa):
     done = command(copy, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{copy / 'report.html'}\n"), done.stderr
     assert Page((copy / "report.html").read_text()).all("main")
     (copy / "policy.json").write_text("{")
-    done = command(copy, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    done = command(copy, "--serve", "--out", "x.html", cwd=tmp_path)
-    assert done.stderr == "fasteraa: --serve writes no file: leave out --out, or --serve\n"
+    code, _, error = fasteraa("report", copy)
+    assert (code, error.count("\n")) == (2, 1)
+    assert fasteraa("report", copy, "--serve", "--out", tmp_path / "x.html") == (
+        2, "", "fasteraa: --serve writes no file: leave out --out, or --serve\n",
+    )  # fmt: skip
 
 
 # --- the server -----------------------------------------------------------------------------------------------------
