@@ -211,9 +211,12 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def merged(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Rows of an earlier record that the new one lacks."""
+    """With the rows of an earlier record, and the policies that it was measured with, where the new one lacks them."""
     rows = {_key(row): row for row in [*old.get("rows", ()), *new["rows"]]}
-    seen = {(each["epochs"], each["fold"]): each for each in [*old.get("seen", ()), *new["seen"]]}
+    seen: dict[tuple[int, str], dict[str, Any]] = {}
+    for each in [*old.get("seen", ()), *new["seen"]]:
+        before = seen.get((each["epochs"], each["fold"]), {})
+        seen[each["epochs"], each["fold"]] = {**each, "of": {**before.get("of", {}), **each["of"]}}
     return {**new, "rows": list(rows.values()), "seen": list(seen.values())}
 
 
