@@ -278,6 +278,20 @@ DESIGNS = (
     (3, (1, 1, 2), (1, 1, 2)),
     (2, (2, 2, 2), (2, 2, 2)),
 )
+# the same of all candidates; how much another choice may gain on average when a race ends early (0: it never does)
+LONG_DESIGNS = (
+    ((1, 3, 9), 0.0),
+    ((1, 3, 9), 0.02),
+    ((1, 1, 2, 4, 8), 0.0),
+    ((1, 1, 2, 4, 8), 0.01),
+    ((1, 1, 2, 4, 8), 0.02),
+    ((1, 1, 2, 4, 8), 0.03),
+    ((1, 1, 2, 4), 0.02),
+    ((1, 1, 2, 2), 0.02),
+    ((1, 1, 2), 0.02),
+    ((1, 1, 1), 0.0),
+    ((1, 1, 1), 0.02),
+)
 TIMES = 400  # races of each design on each set and length
 
 
@@ -294,6 +308,51 @@ def simulated(content: Mapping[str, Any], known: Sequence[Replay]) -> Iterator[s
         )
         yield f"| {count} | {repeats} | {of_none} | {trainings} | {fmean(changes):+.3f} |"
     yield f"| the best in truth | | | | {fmean(min(each.truth.values()) for each in first.values()):+.3f} |"
+
+
+def long_races(content: Mapping[str, Any], known: Sequence[Replay]) -> Iterator[str]:
+    """Simulated races of all recorded policies, without a prior: what is lost where trainings are saved."""
+    first = {(each.set, each.epochs): each for each in known if each.folds == 1 and each.length == 1}
+    parts = {epochs: parts_of(content, epochs) for epochs in (prior.SHORT, prior.LONG)}
+    yield "| trainings of each, by round | ends early below | trainings | change of the log loss |"
+    yield "|---" * 4 + "|"
+    for repeats, clear in LONG_DESIGNS:
+        some = [_races_of_all(each, parts[each.epochs], repeats, clear) for each in first.values()]
+        trainings, change = np.mean(some, 0)
+        yield f"| {repeats} | {f'{clear:.0%}' if clear else 'never'} | {trainings:.0f} | {change:+.4f} |"
+
+
+def _races_of_all(replay: Replay, parts: Parts, repeats: Sequence[int], clear: float) -> tuple[float, float]:
+    """Mean trainings, and mean change of the loss by the choice, of `TIMES` races."""
+    rng = np.random.default_rng(0)
+    truth = np.array([effect for label, effect in replay.truth.items() if label != "none"])
+    own, shared = math.sqrt(max(parts.difference - parts.common, 0.0)), math.sqrt(parts.common)
+    total, none = np.zeros((TIMES, len(truth))), np.zeros((TIMES, 1))
+    alive, open_ = np.ones(total.shape, bool), np.ones(TIMES, bool)
+    change, trainings, done = np.zeros(TIMES), np.zeros(TIMES), 0
+    sizes = _sizes(len(truth) + 1, len(repeats))
+    for number, (each, size) in enumerate(zip(repeats, sizes, strict=True)):
+        alive &= np.where(alive, total, np.inf).argsort(1).argsort(1) < size - 1
+        total += each * truth + math.sqrt(each) * own * rng.standard_normal(total.shape)
+        none += math.sqrt(each) * shared * rng.standard_normal(none.shape)
+        done += each
+        trainings += open_ * each * size
+        means = np.where(alive, (total + none) / done, np.inf)
+        spread = math.sqrt((own**2 + shared**2) / done)
+        best = means.min(1)
+        chosen = -best / spread >= NormalDist().inv_cdf(ranking.PROBABLY)
+        change = np.where(open_, np.where(chosen, truth[means.argmin(1)], 0.0), change)
+        if clear and number:
+            open_ &= _regrets(means, best, chosen, spread) >= clear
+    return float(trainings.mean()), float(change.mean())
+
+
+def _regrets(means: np.ndarray, best: np.ndarray, chosen: np.ndarray, spread: float) -> np.ndarray:
+    """`ranking.regret`, of many races at once."""
+    gain = np.vectorize(lambda away, noise: ranking.expected_gain(away, noise) if math.isfinite(away) else 0.0)
+    both = math.sqrt(2) * spread
+    among = gain(best[:, None] - means, both).sum(1) - ranking.expected_gain(0.0, both)  # it is among them itself
+    return np.where(chosen, among + gain(best, spread), gain(-means, spread).sum(1))
 
 
 def _sizes(count: int, rounds: int) -> list[int]:
@@ -335,6 +394,8 @@ def main() -> None:
         print("\n".join(errors_by_length(content)))
         print("\n## simulated races\n")
         print("\n".join(simulated(content, known)))
+        print("\n## simulated races of all policies\n")
+        print("\n".join(long_races(content, known)))
         short = [each for each in known if each.folds == 1 and each.length == 1 and each.epochs == prior.SHORT]
         print(f"\n## one fold, {prior.SHORT} epochs, {len(short)} races: change of the log loss\n")
         for title, some in (

@@ -170,7 +170,7 @@ def test_methods_that_train_get_what_the_race_leaves_over(tmp_path):
             return 2.0 * len(jobs)
 
     runner, task = Priced(cache_in(tmp_path)), task_of(brightness_classes(24), TUNED)
-    whole = 8 + 3 * 5 + 9 * 4  # trainings of the usual candidates in three rounds
+    whole = 8 + 5 + 2 * 4 + 4 * 3 + 8 * 3  # trainings of the usual candidates in five rounds
     assert methods_budget(Budget(30.0), task, runner).seconds == 0
     assert methods_budget(Budget(2.0 * whole + 10), task, runner).seconds == pytest.approx(10.0)
     assert methods_budget(Budget(), task, runner).seconds == math.inf

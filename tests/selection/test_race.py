@@ -117,22 +117,40 @@ def test_where_there_is_time_those_that_are_left_are_trained_several_times(monke
     said, data, runner = [], brightness_classes(40), ScriptedRunner(cache_in(tmp_path))
     task = task_of(data, replace(RECIPE, epochs=1), tmp_path, seed=7, said=said)
     result = race(TWO, task, runner, Budget(3000.0))
-    folds = [f"fold {1 + number % 3}" for number in range(13)]
-    assert list(rounds_of(runner)) == list(zip(folds, range(7, 20), strict=True))
+    folds = [f"fold {1 + number % 3}" for number in range(16)]
+    assert list(rounds_of(runner)) == list(zip(folds, range(7, 23), strict=True))
     assert said == [
-        "the race: 26 trainings of 1 epoch of small, less than a second each, of 2 candidates",
+        "the race: up to 32 trainings of 1 epoch of small, less than a second each, of 2 candidates",
         "race, round 1: 2 candidates, 1 training of 1 epoch of small each",
-        "race, round 2: 2 candidates, 3 trainings of 1 epoch of small each",
-        "race, round 3: 2 candidates, 9 trainings of 1 epoch of small each",
+        "race, round 2: 2 candidates, 1 training of 1 epoch of small each",
+        "race, round 3: 2 candidates, 2 trainings of 1 epoch of small each",
+        "race, round 4: 2 candidates, 4 trainings of 1 epoch of small each",
+        "race, round 5: 2 candidates, 8 trainings of 1 epoch of small each",
     ]
-    assert [len(each.errors) for each in result.trials] == [13, 13]
+    assert [len(each.errors) for each in result.trials] == [16, 16]
     parts = [len(part) for _, part in data.folds(3, 7)]
-    assert {each.images for each in result.trials} == {4 * sum(parts) + parts[0]}
-    assert [(each.trainings, each.epochs) for each in result.rounds] == [(2, 1), (6, 1), (18, 1)]
-    assert "13 trainings of 1 epoch of small" in result.sentence()
+    assert {each.images for each in result.trials} == {5 * sum(parts) + parts[0]}
+    assert [(each.trainings, each.epochs) for each in result.rounds] == [(2, 1), (2, 1), (4, 1), (8, 1), (16, 1)]
+    assert "16 trainings of 1 epoch of small" in result.sentence()
     again = race(TWO, replace(task, decisions=Decisions(tmp_path / "schedule.json", "test")), runner, Budget(3000.0))
     assert again == result  # from what is there
-    assert len(runner.trained) == 26
+    assert len(runner.trained) == 32
+
+
+@pytest.mark.parametrize(("loss", "rounds"), [(0.5, 2), (2.0, 2), (1.03, 3)])
+def test_a_race_ends_where_it_is_clear_who_is_best(monkeypatch, tmp_path, loss, rounds):
+    """At half or twice the loss of none after the second round; at nearly the same it goes on."""
+    monkeypatch.setattr(module, "_CLEAR", 0.02)
+    said, runner = [], ScriptedRunner(cache_in(tmp_path), planted({"none": 1.0, "inverted": loss}))
+    task = task_of(brightness_classes(), folder=tmp_path, said=said)
+    result = race(TWO, task, runner, FIVE_MINUTES)
+    assert result.chosen.label == ("inverted" if loss < 1 else "none")
+    assert [each.trainings for each in result.rounds] == [2] * rounds
+    early = "the race ends after round 2: no other choice is expected to gain 2% of the loss"
+    assert (early in said) == (rounds == 2)
+    decisions = Decisions(tmp_path / "schedule.json", "test")
+    assert race(TWO, replace(task, decisions=decisions), runner, FIVE_MINUTES) == result
+    assert len(runner.trained) == 2 * rounds
 
 
 class Patient(ScriptedRunner):

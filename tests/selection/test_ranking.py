@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.named import named
@@ -17,7 +18,9 @@ from fasteraa.selection.ranking import (
     better_than_none,
     choose,
     differences,
+    expected_gain,
     keep_first,
+    regret,
 )
 
 
@@ -191,3 +194,43 @@ def test_what_failed_loses_to_a_worse_error():
 )
 def test_nothing_is_certain(probability, words):
     assert ranking.percent(probability) == words
+
+
+# --- what another choice would gain ----------------------------------------------------------------------------------
+
+
+def test_the_expected_gain_is_the_mean_of_what_is_above_zero():
+    draws = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for mean, spread in ((0.0, 1.0), (-0.3, 0.2), (0.5, 0.4)):
+        assert expected_gain(mean, spread) == pytest.approx((mean + spread * draws).clamp(min=0).mean().item(), abs=1e-3)
+    assert (expected_gain(-0.1, 0.0), expected_gain(0.1, 0.0)) == (0.0, 0.1)
+
+
+def test_regret_is_what_the_others_may_gain_over_the_choice():
+    none, good, poor = trial("none", (10.0,)), trial("good", (5.0,)), trial("poor", (8.0,))
+    away = {name: math.log(loss / 5.0) for name, loss in (("none", 10.0), ("poor", 8.0))}
+    spread = {each.label: each.noise for each in (good, poor)}
+    expected = expected_gain(-away["none"], spread["good"])
+    expected += expected_gain(-away["poor"], math.hypot(spread["good"], spread["poor"]))
+    assert choose([none, good, poor]).label == "good"
+    assert regret([none, good, poor]) == pytest.approx(expected)
+    assert regret([none, good, replace(poor, errors=(), scores=())]) < expected  # who is out does not count
+
+
+def test_of_fewer_images_another_choice_may_gain_more():
+    regrets = [
+        regret([trial("none", (10.0,), images), trial("a", (9.0,), images), trial("b", (9.1,), images)])
+        for images in (100, 1000, 10_000)
+    ]
+    assert regrets == sorted(regrets, reverse=True)
+
+
+def test_what_is_not_chosen_for_want_of_certainty_may_gain():
+    unclear = [trial("none", (10.0,), 50), trial("a", (9.5,), 50)]
+    assert choose(unclear).label == "none"
+    assert regret(unclear) > 0.05
+
+
+def test_of_a_training_much_longer_than_those_of_the_race_nobody_knows():
+    longer = [replace(each, length=100.0) for each in (trial("none", (10.0,)), trial("a", (5.0,)))]
+    assert regret(longer) == math.inf

@@ -42,11 +42,11 @@ def test_the_better_half_of_a_round_and_none_make_the_next():
 
 def test_repeats_are_what_the_budget_pays_for(monkeypatch):
     monkeypatch.setattr(schedule, "REPEATS", REPEATS)
-    for repeats, trainings in (((1, 3, 9), 101), ((1, 3, 6), 83), ((1, 3, 3), 65), ((1, 2, 2), 49)):
+    for repeats, trainings in (((1, 1, 2, 4, 8), 79), ((1, 1, 2, 4), 55), ((1, 1, 2, 2), 47), ((1, 1, 2), 39)):
         assert sum(schedule.trainings_of_rounds(17, repeats)) == trainings
         assert schedule.payable_repeats(17, 90.0, 0.5, trainings * 45.0, 3) == repeats
         assert schedule.payable_repeats(17, 90.0, 0.5, trainings * 45.0 - 1, 3) != repeats
-    assert schedule.payable_repeats(17, 90.0, 0.5, 49 * 45.0 - 1, 3) == (1, 1, 1)
+    assert schedule.payable_repeats(17, 90.0, 0.5, 39 * 45.0 - 1, 3) == (1, 1, 1)
     assert schedule.payable_repeats(17, 90.0, 0.5, 0.0, 2) == (1, 1)
 
 
@@ -86,16 +86,16 @@ def test_candidates_are_dropped_before_trainings_say_nothing():
 
 
 def test_many_trainings_cost_as_much(monkeypatch):
-    """Two candidates, trained 1, 3 and 9 times: 26 trainings. What pays for 95 epochs of them does not pay for 96."""
+    """Two candidates, trained 1, 1, 2, 4 and 8 times: 32 trainings. What pays for 95 epochs of them does not pay for 96."""
     monkeypatch.setattr(schedule, "REPEATS", REPEATS)
     task = task_with(40, replace(RECIPE, epochs=480, batch_size=2))
     task = replace(task, config=replace(task.config, seed=7))
-    plan = schedule.plan_race(task, TWO, Budget(26 * 95.5 * 0.4), 0.4)
-    assert (plan.candidates, plan.repeats, plan.epochs) == (("none", "inverted"), (1, 3, 9), 95)
-    assert plan.seeds == tuple(range(7, 20))
+    plan = schedule.plan_race(task, TWO, Budget(32 * 95.5 * 0.4), 0.4)
+    assert (plan.candidates, plan.repeats, plan.epochs) == (("none", "inverted"), REPEATS[0], 95)
+    assert plan.seeds == tuple(range(7, 23))
     plan = replace(plan, rounds=(Round(2, 95, 2 * 95 * 0.1),))
-    assert schedule.next_round(plan, 2, 24 * 95 * 0.1 + 0.01) == (2, 95)  # 24 trainings are left
-    assert schedule.next_round(plan, 2, 24 * 94 * 0.1 + 0.01) == (2, 94)
+    assert schedule.next_round(plan, 2, 30 * 95 * 0.1 + 0.01) == (2, 95)  # 30 trainings are left
+    assert schedule.next_round(plan, 2, 30 * 94 * 0.1 + 0.01) == (2, 94)
 
 
 @pytest.mark.parametrize(("images", "epochs"), [(200, 60), (40, 120)])
@@ -128,8 +128,8 @@ def test_a_budget_in_trainings_does_not_ask_a_clock(monkeypatch):
     short = replace(task, recipe=replace(task.recipe, epochs=7))
     assert schedule.plan_race(short, of(11), Budget(trainings=12), 1.0).epochs == 7
     monkeypatch.setattr(schedule, "REPEATS", REPEATS)
-    assert schedule.plan_race(task, of(17), Budget(trainings=101), 1.0).repeats == (1, 3, 9)
-    assert schedule.plan_race(task, of(17), Budget(trainings=100), 1.0).repeats == (1, 3, 6)
+    assert schedule.plan_race(task, of(17), Budget(trainings=79), 1.0).repeats == (1, 1, 2, 4, 8)
+    assert schedule.plan_race(task, of(17), Budget(trainings=78), 1.0).repeats == (1, 1, 2, 4)
 
 
 @pytest.mark.parametrize(("trainings", "count"), [(12, 6), (6, 6), (5, 5), (3, 3), (2, 2), (0, 2)])
@@ -255,11 +255,11 @@ def test_what_the_budget_pays_for_is_said_before(monkeypatch):
     plan = Schedule(tuple(f"c{number}" for number in range(4)), (1, 1, 1), (0, 1, 2), 20)
     said = schedule.plan_words("timm:x", plan, many, 3.0, Budget(600.0))
     assert said == [
-        "the race: 10 trainings of 20 epochs of timm:x, 60 s each, of 4 candidates",
+        "the race: up to 10 trainings of 20 epochs of timm:x, 60 s each, of 4 candidates",
         "left out, for which the budget does not reach: c4, c5",
-        "a clearer result would take about 45 minutes (--race-minutes 45)",
+        "a clearer result would take about 52 minutes (--race-minutes 52)",
     ]
     late = schedule.plan_words("timm:x", plan, many[:4], 3.0, Budget(60.0))
     assert late[-1].startswith("even so it takes longer than is left (about 10 minutes, and 60 s are)")
     counted = schedule.plan_words("small", plan, many[:4], 3.0, Budget(trainings=8))
-    assert counted == ["the race: 8 trainings of 20 epochs of small, of 4 candidates"]
+    assert counted == ["the race: up to 8 trainings of 20 epochs of small, of 4 candidates"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 from fasteraa.methods import Candidate, Expected
@@ -189,6 +189,28 @@ def choose(trials: Sequence[Trial], by_loss: bool = False) -> Trial:
     likely = [each for each in finalists if better.get(each.label, 0.0) >= PROBABLY]
     good = [each for each in likely if by_loss or each.length > 1 or each.error <= none.error + _margin(each)]
     return next(trial for trial in _ranked([*good, none]) if trial is not none) if good else none
+
+
+def regret(trials: Sequence[Trial], by_loss: bool = False) -> float:
+    """What another choice would gain on average, at most, as a share of the loss; infinite if nobody can know.
+
+    For each finalist that is not chosen: how often it is the better one in truth, times by how much. The sum of these is
+    at least what whoever knew the truth would gain.
+    """
+    chosen, finalists = choose(trials, by_loss), _finalists(trials)
+    if finalists[0].length > PREDICTABLE:
+        return math.inf
+    known = dict(zip((trial.label for trial in finalists), differences(finalists), strict=True))
+    mean, spread = known.pop(chosen.label)
+    return sum(expected_gain(mean - other.mean, math.hypot(spread, other.spread)) for other in known.values())
+
+
+def expected_gain(mean: float, spread: float) -> float:
+    """The mean of a normal distribution of which what is below 0 counts as 0."""
+    if not spread:
+        return max(mean, 0.0)
+    normal = NormalDist()
+    return mean * normal.cdf(mean / spread) + spread * normal.pdf(mean / spread)
 
 
 def _margin(trial: Trial) -> float:

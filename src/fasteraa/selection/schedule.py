@@ -17,9 +17,9 @@ from fasteraa.methods.task import EXPERIMENT, FOLDS, LEAST_EPOCHS, LONG, Task
 from fasteraa.runtime.decisions import Decisions, damaged
 from fasteraa.train.recipe import epochs_words
 
-# Trainings of a candidate in each round. Few of many and many of few is what simulated races did best with; where there
-# is no time for trainings somewhat longer than the shortest informative ones, the next.
-REPEATS: tuple[tuple[int, ...], ...] = ((1, 3, 9), (1, 3, 6), (1, 3, 3), (1, 2, 2))
+# Trainings of a candidate in each round, all of which a race has only while it is unclear who is best; the next where there
+# is no time for trainings somewhat longer than the shortest informative ones. `tools/decision.py` simulates races.
+REPEATS: tuple[tuple[int, ...], ...] = ((1, 1, 2, 4, 8), (1, 1, 2, 4), (1, 1, 2, 2), (1, 1, 2))
 _OVER = 1.2  # times the budget that a plan may need before it is said
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
 LEAST_CANDIDATES = 6  # not fewer than these, the first of the list
@@ -166,7 +166,7 @@ def plan_words(
     count, length = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats)), schedule.epochs
     if budget.trainings is not None:
         count = min(count, budget.trainings)
-    what = f"{count} trainings of {epochs_words(length)} of {network}"
+    what = f"up to {count} trainings of {epochs_words(length)} of {network}"
     seconds = "" if budget.trainings is not None else f", {_time_words(epoch * length)} each"
     lines = [f"the race: {what}{seconds}, of {len(schedule.candidates)} candidates"]
     if dropped := [each.label for each in candidates if each.label not in schedule.candidates]:
