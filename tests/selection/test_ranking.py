@@ -202,7 +202,9 @@ def test_nothing_is_certain(probability, words):
 def test_the_expected_gain_is_the_mean_of_what_is_above_zero():
     draws = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for mean, spread in ((0.0, 1.0), (-0.3, 0.2), (0.5, 0.4)):
-        assert expected_gain(mean, spread) == pytest.approx((mean + spread * draws).clamp(min=0).mean().item(), abs=1e-3)
+        assert expected_gain(mean, spread) == pytest.approx(
+            (mean + spread * draws).clamp(min=0).mean().item(), abs=1e-3
+        )
     assert (expected_gain(-0.1, 0.0), expected_gain(0.1, 0.0)) == (0.0, 0.1)
 
 

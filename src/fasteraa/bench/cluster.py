@@ -31,7 +31,7 @@ from fasteraa.errors import FasterAAError
 from fasteraa.methods.faster_aa.files import GradientFiles
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.selection.schedule import TYPICAL_CANDIDATES, trainings_of_rounds
+from fasteraa.selection.schedule import REPEATS, TYPICAL_CANDIDATES, trainings_of_rounds
 
 # WRN-16-2 on 4,000 images, 60 epochs, on an H200: groups of 9 and of 15 trainings side by side took 17.35 and 26.17
 # seconds (results/quality/runs.json, n = 9 and 15). A line through both is what a group takes.
@@ -61,8 +61,8 @@ def race_seconds(gpus: int, trainings: Sequence[int], seconds: Callable[[int], f
 
 
 def simulate() -> dict[str, Any]:
-    """The longest schedule of a race, and 3,000 independent trainings (a thousand policies, three seeds)."""
-    rounds = trainings_of_rounds(TYPICAL_CANDIDATES, (1, 3, 9))
+    """A race with all of its rounds, and 3,000 independent trainings (a thousand policies, three seeds)."""
+    rounds = trainings_of_rounds(TYPICAL_CANDIDATES, REPEATS[0])
     full = group_seconds(SIDE_BY_SIDE)
     return {
         "bench": "simulated race",

@@ -247,7 +247,9 @@ def _is_clear(task: Task, trials: Sequence[Trial], number: int, rounds: int) -> 
         return False
     gain = regret(trials, by_loss=task.metric == "loss")
     if gain < _CLEAR:
-        task.say(f"the race ends after round {number + 1}: no other choice is expected to gain {_CLEAR:.0%} of the loss")
+        task.say(
+            f"the race ends after round {number + 1}: no other choice is expected to gain {_CLEAR:.0%} of the loss"
+        )
     return gain < _CLEAR
 
 
