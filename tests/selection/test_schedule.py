@@ -86,7 +86,7 @@ def test_candidates_are_dropped_before_trainings_say_nothing():
 
 
 def test_many_trainings_cost_as_much(monkeypatch):
-    """Two candidates, trained 1, 1, 2, 4 and 8 times: 32 trainings. What pays for 95 epochs of them does not pay for 96."""
+    """Two candidates, trained 1, 1, 2, 4 and 8 times: 32 trainings. What pays for 95 epochs does not pay for 96."""
     monkeypatch.setattr(schedule, "REPEATS", REPEATS)
     task = task_with(40, replace(RECIPE, epochs=480, batch_size=2))
     task = replace(task, config=replace(task.config, seed=7))

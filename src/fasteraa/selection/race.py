@@ -242,7 +242,7 @@ def _rounds(
 
 
 def _is_clear(task: Task, trials: Sequence[Trial], number: int, rounds: int) -> bool:
-    """More rounds would hardly change what the choice is worth. One training of each says too little about its noise."""
+    """More rounds would hardly make the choice better. One training of each says too little about its noise."""
     if number == 0 or number == rounds - 1:
         return False
     gain = regret(trials, by_loss=task.metric == "loss")

@@ -194,8 +194,8 @@ def choose(trials: Sequence[Trial], by_loss: bool = False) -> Trial:
 def regret(trials: Sequence[Trial], by_loss: bool = False) -> float:
     """What another choice would gain on average, at most, as a share of the loss; infinite if nobody can know.
 
-    For each finalist that is not chosen: how often it is the better one in truth, times by how much. The sum of these is
-    at least what whoever knew the truth would gain.
+    For each finalist that is not chosen: how often it is the better one in truth, times by how much. The sum of these
+    is at least what whoever knew the truth would gain.
     """
     chosen, finalists = choose(trials, by_loss), _finalists(trials)
     if finalists[0].length > PREDICTABLE:

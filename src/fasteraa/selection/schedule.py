@@ -17,8 +17,8 @@ from fasteraa.methods.task import EXPERIMENT, FOLDS, LEAST_EPOCHS, LONG, Task
 from fasteraa.runtime.decisions import Decisions, damaged
 from fasteraa.train.recipe import epochs_words
 
-# Trainings of a candidate in each round, all of which a race has only while it is unclear who is best; the next where there
-# is no time for trainings somewhat longer than the shortest informative ones. `tools/decision.py` simulates races.
+# Trainings of a candidate in each round; a race has all of them only while it is unclear who is best. The next where
+# there is no time for trainings somewhat longer than the shortest informative ones. Simulated by `tools/decision.py`.
 REPEATS: tuple[tuple[int, ...], ...] = ((1, 1, 2, 4, 8), (1, 1, 2, 4), (1, 1, 2, 2), (1, 1, 2))
 _OVER = 1.2  # times the budget that a plan may need before it is said
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
