@@ -107,6 +107,18 @@ def test_the_summary_names_policies_that_are_level_with_the_chosen_one():
     )
 
 
+def test_the_summary_says_when_it_hardly_matters_which_of_them_is_taken():
+    result = raced()
+    scores = {"uniform": (0.5, 0.7), "general": (0.505, 0.707), "none": (0.9, 1.26)}
+    trials = [
+        replace(trial, errors=(21.0, 23.0), scores=scores[trial.label], images=100_000)
+        for trial in result.race.trials
+        if trial.label in scores
+    ]
+    *_, table, _ = summarise(replace(result, race=replace(result.race, trials=tuple(trials)))).split("\n\n")
+    assert table.splitlines()[-1] == "general did about as well: no other choice is expected to gain 2% of the loss."
+
+
 def test_operations_of_a_summary_fit_a_terminal_and_say_when_nothing_is_clear():
     """Of seventeen effects with their errors nobody reads three lines to learn that none is known."""
     names = [f"operation_{number}" for number in range(17)]

@@ -30,7 +30,7 @@ FOUR = [*TWO, Candidate("uniform", named("uniform")), Candidate("flipped", named
 @pytest.fixture(autouse=True)
 def short_races(monkeypatch):
     """One training of each on each fold, unless a test wants more or an early end; nothing is measured for long."""
-    monkeypatch.setattr("fasteraa.selection.race._CLEAR", 0.0)
+    monkeypatch.setattr("fasteraa.selection.ranking.CLEAR", 0.0)
     monkeypatch.setattr(local, "_MEASURED_S", 0.0)
     monkeypatch.setattr(schedule, "REPEATS", ())
 

@@ -15,7 +15,7 @@ from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.files import sealed, unsealed
 from fasteraa.selection import race as module
-from fasteraa.selection import schedule
+from fasteraa.selection import ranking, schedule
 from fasteraa.selection.race import race
 from fasteraa.selection.schedule import LEAST_CANDIDATES
 from fasteraa.testing.runners import ScriptedRunner, by_key
@@ -140,7 +140,7 @@ def test_where_there_is_time_those_that_are_left_are_trained_several_times(monke
 @pytest.mark.parametrize(("loss", "rounds"), [(0.5, 2), (2.0, 2), (1.03, 3)])
 def test_a_race_ends_where_it_is_clear_who_is_best(monkeypatch, tmp_path, loss, rounds):
     """At half or twice the loss of none after the second round; at nearly the same it goes on."""
-    monkeypatch.setattr(module, "_CLEAR", 0.02)
+    monkeypatch.setattr(ranking, "CLEAR", 0.02)
     said, runner = [], ScriptedRunner(cache_in(tmp_path), planted({"none": 1.0, "inverted": loss}))
     task = task_of(brightness_classes(), folder=tmp_path, said=said)
     result = race(TWO, task, runner, FIVE_MINUTES)

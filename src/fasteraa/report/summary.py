@@ -9,6 +9,7 @@ from fasteraa.methods.op_effects import Effects
 from fasteraa.policy.describe import and_words, sentence
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.selection.ranking import CLEAR
 from fasteraa.selection.result import RaceResult, Result, bars
 
 
@@ -43,7 +44,7 @@ def summarise(result: Result) -> str:
 
 
 def _alike(race: RaceResult) -> str:
-    """Policies whose difference to the winner is within its interval, and what would tell them apart.
+    """Policies whose difference to the winner is within its interval, and what would tell them apart, if it matters.
 
     Of `none` the recommendation gives a probability.
     """
@@ -52,6 +53,8 @@ def _alike(race: RaceResult) -> str:
     alike = [label for label, each in against.items() if each is not None and abs(each.mean) <= each.half]
     if not alike or race.chosen.label == "none":  # the recommendation has them
         return ""
+    if race.clear:
+        return f"{and_words(alike)} did about as well: no other choice is expected to gain {CLEAR:.0%} of the loss."
     flag = "--race-trainings" if race.counted else "--race-minutes"
     return (
         f"These trainings alone do not tell {and_words(alike)} from {race.chosen.label}: "

@@ -17,7 +17,7 @@ from fasteraa.methods import Budget, Candidate, Expected
 from fasteraa.methods.task import Task, shortened
 from fasteraa.policy.named import named
 from fasteraa.selection.prior import with_prior
-from fasteraa.selection.ranking import Trial, best_of, choose, keep_first, regret
+from fasteraa.selection.ranking import CLEAR, Trial, best_of, choose, is_clear, keep_first
 from fasteraa.selection.result import RaceResult
 from fasteraa.selection.schedule import (
     Schedule,
@@ -35,7 +35,6 @@ from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Runner, Say, duration, run_jobs, signs_of_life
 
 _PLAN = "race/plan"
-_CLEAR = 0.02  # of the loss: what another choice may gain on average when a race ends before its last round
 
 
 @dataclass
@@ -233,7 +232,7 @@ def _rounds(
             alive = [_measured(trial, job, outcomes[job.key], task) for trial, job in zip(alive, block, strict=True)]
         done = {trial.label: trial for trial in alive}
         trials = [done.get(trial.label, trial) for trial in trials]
-        if all(trial.failed for trial in alive) or _is_clear(task, trials, number, len(schedule.repeats)):
+        if all(trial.failed for trial in alive) or _ends_early(task, trials, number, len(schedule.repeats)):
             break
         alive = best_of(alive, survivors(len(alive)))
     if all(trial.failed for trial in trials):
@@ -241,16 +240,14 @@ def _rounds(
     return trials
 
 
-def _is_clear(task: Task, trials: Sequence[Trial], number: int, rounds: int) -> bool:
+def _ends_early(task: Task, trials: Sequence[Trial], number: int, rounds: int) -> bool:
     """More rounds would hardly make the choice better. One training of each says too little about its noise."""
     if number == 0 or number == rounds - 1:
         return False
-    gain = regret(trials, by_loss=task.metric == "loss")
-    if gain < _CLEAR:
-        task.say(
-            f"the race ends after round {number + 1}: no other choice is expected to gain {_CLEAR:.0%} of the loss"
-        )
-    return gain < _CLEAR
+    clear = is_clear(trials, by_loss=task.metric == "loss")
+    if clear:
+        task.say(f"the race ends after round {number + 1}: no other choice is expected to gain {CLEAR:.0%} of the loss")
+    return clear
 
 
 def _jobs_of_round(task: Task, schedule: Schedule, number: int, alive: Sequence[Trial]) -> list[list[TrainJob]]:

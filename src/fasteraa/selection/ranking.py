@@ -25,6 +25,7 @@ from fasteraa.train.statistics import residual_spread
 # standard errors by which a prediction moves what was measured, at most (limited translation, Efron and Morris)
 _FURTHEST = 3.0
 PROBABLY = 0.8  # with which a policy must be better than `none` to be chosen
+CLEAR = 0.02  # of the loss: what another choice may gain on average where more trainings are not worth their time
 _LOSS_NOISE = 0.62  # of a loss, relative to it, as a share of that of an error, relative to that
 _LEAST_LOSS = 1e-6  # a logarithm needs one
 
@@ -189,6 +190,11 @@ def choose(trials: Sequence[Trial], by_loss: bool = False) -> Trial:
     likely = [each for each in finalists if better.get(each.label, 0.0) >= PROBABLY]
     good = [each for each in likely if by_loss or each.length > 1 or each.error <= none.error + _margin(each)]
     return next(trial for trial in _ranked([*good, none]) if trial is not none) if good else none
+
+
+def is_clear(trials: Sequence[Trial], by_loss: bool = False) -> bool:
+    """Whether more trainings would hardly make the choice better."""
+    return regret(trials, by_loss) < CLEAR
 
 
 def regret(trials: Sequence[Trial], by_loss: bool = False) -> float:

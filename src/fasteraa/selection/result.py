@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fasteraa.methods import Candidate
 from fasteraa.methods.task import PREDICTABLE
 from fasteraa.policy.policy import Policy
-from fasteraa.selection.ranking import PROBABLY, Trial, better_than_none, choose, percent
+from fasteraa.selection.ranking import PROBABLY, Trial, better_than_none, choose, is_clear, percent
 from fasteraa.selection.schedule import Round
 from fasteraa.train.recipe import TrainRecipe, epochs_words
 from fasteraa.train.statistics import Estimate, paired
@@ -114,6 +114,11 @@ class RaceResult:
             return None
         shared = min(len(self.chosen.scores), len(other.scores))
         return self._paired(self.chosen.scores[:shared], other.scores[:shared])
+
+    @property
+    def clear(self) -> bool:
+        """Whether more trainings would hardly make the choice better."""
+        return is_clear(self.trials, by_loss=self.metric == "loss")
 
     @property
     def least_epochs(self) -> int:
