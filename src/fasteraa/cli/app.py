@@ -358,7 +358,8 @@ def data_check(source: SourceArgument = None, data_root: DataRoot = None, json_:
 
 
 PolicyArgument = Annotated[
-    str | None, typer.Argument(help="A policy file, or a name such as 'trivialaugment-wide'.", show_default=False)
+    str | None,
+    typer.Argument(help="A policy file, a run folder, or a name such as 'trivialaugment-wide'.", show_default=False),
 ]
 
 
