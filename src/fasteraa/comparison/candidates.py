@@ -16,11 +16,7 @@ from fasteraa.train.runner import Say
 
 def parse_candidates(given: str | Sequence[str | Policy | Candidate], say: Say) -> list[Candidate]:
     """`none,runs/a,mine=policy.json`, or a list of names, policies and candidates. `none` takes part in any case."""
-    candidates = _named(given) if isinstance(given, str) else [_candidate(each) for each in given]
-    if all(each.policy.does_nothing for each in candidates):
-        labels = ", ".join(each.label for each in candidates) or "nothing"
-        raise ConfigError(f"a race needs a policy that does something to images, to race against none; got {labels}")
-    return with_none(candidates, say)
+    return with_none(_named(given) if isinstance(given, str) else [_candidate(each) for each in given], say)
 
 
 def _named(text: str) -> list[Candidate]:
