@@ -366,7 +366,7 @@ PolicyArgument = Annotated[
 @app.command("show")
 def show(
     policy: PolicyArgument = None,
-    discrete: Annotated[bool, typer.Option(help="One operation per stage.")] = False,
+    discrete: Annotated[bool, typer.Option(help="Keep the likeliest operation of each stage alone.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="All names, a line each.")] = False,
     json_: AsJson = False,
 ) -> None:
