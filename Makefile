@@ -14,6 +14,7 @@ setup: $(STAMP)
 # uv installs in seconds; plain pip where it is not available
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12"; exit 1; }
+	@echo "setting up $(VENV): the first time this downloads torch and takes some minutes"
 	@$(UV) --version >/dev/null 2>&1 || $(PYTHON) -m pip install --quiet uv >/dev/null 2>&1 || true
 	@{ $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV) && \
 	   $(UV) pip install --quiet --python $(BIN)/python -e '.[$(EXTRAS)]'; } 2>/dev/null || \
@@ -26,7 +27,7 @@ demo: $(STAMP)
 	@echo "1 of 3: which augmentation helps on 300 images of Fashion-MNIST? Policies that need no search are raced:"
 	@echo "        short trainings on some of the images, errors on the others."
 	@$(BIN)/fasteraa search --out demo --methods published --subset 300 --batch-size 64 --race-trainings 16 --train-epochs 100
-	@echo; echo "2 of 3: is that so? Longer trainings with new seeds, measured on 2,000 test images that the race has not seen."
+	@echo; echo "2 of 3: is that so? Longer trainings on all 300 images, measured on 2,000 test images that the race has not seen."
 	@$(BIN)/fasteraa compare --policies none,trivialaugment-wide,chosen=demo --subset 300 --seeds 2 --out demo/comparison
 	@echo; echo "3 of 3: the picture and the page."
 	@$(BIN)/fasteraa report demo --comparison demo/comparison

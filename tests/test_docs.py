@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 import tokenize
 from functools import cache, partial
 from pathlib import Path
@@ -114,6 +115,20 @@ def test_the_summary_in_the_readme_is_that_of_the_recorded_search():
     for row, old in zip(recorded.table, kept["table"], strict=True):
         assert (row.error, row.loss) == pytest.approx((old["error"], old["loss"]), abs=1e-3)
         assert (row.better or 0) == pytest.approx(old["better"] or 0, abs=0.02)
+
+
+@pytest.mark.expensive
+def test_the_recorded_search_is_what_the_code_decides_today(fasteraa, monkeypatch, tmp_path):
+    """The same command with the recorded trainings: who takes part, who is eliminated, how probable it is."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(readme.FOLDER / "first" / "race", "runs/first/race")
+    code, _, err = fasteraa(*shlex.split(readme.recorded()["command"])[1:])
+    assert code == 0, err
+    old, new = (json.loads((f / "result.json").read_text()) for f in (readme.FOLDER / "first", Path("runs/first")))
+    found = [(row["label"], row["trainings"], pytest.approx(row["better"] or 0, abs=0.03)) for row in new["table"]]
+    assert [(row["label"], row["trainings"], row["better"] or 0) for row in old["table"]] == found, (
+        "record the search of the README again: tools/readme.py says how"
+    )
 
 
 def test_the_photograph_of_the_report_is_fresh():

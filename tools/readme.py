@@ -166,8 +166,9 @@ def command(line: str, **really: Path) -> str:
 
 
 def recorded() -> dict[str, str]:
-    """The command of the recorded search, and where it ran. Another search takes its place with the files `policy.json`
-    and `result.json` of its run folder, and with its command here.
+    """The command of the recorded search, and where it ran. `make test-slow` runs it again with the recorded trainings
+    (race/runs.json). Another search takes its place with the files of its run folder, its trainings packed
+    (`fasteraa.train.run_cache.pack`), and its command here.
     """
     about: dict[str, str] = json.loads((FOLDER / "first" / "about.json").read_text(encoding="utf-8"))
     return about

@@ -188,6 +188,8 @@ def race(
             jobs=jobs,
             say=(progress or Silent()).say,
         )
+    if len(chosen) == 1:
+        raise ConfigError("a race needs a policy that does something to images, to race against none")
     return search(
         source,
         config,

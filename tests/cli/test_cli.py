@@ -134,6 +134,7 @@ def test_the_names_of_all_policies_that_need_no_file(inside):
         (["show", "trivialaugment"], "did you mean 'trivialaugment-wide'"),
         (["show", "missing.json"], "could not be read: No such file"),
         (["import", "missing.txt", "--out", "x.json"], "could not be read"),
+        (["race", "-p", "none"], "a race needs a policy that does something to images, to race against none"),
     ],
 )
 def test_mistakes_end_with_one_line_and_2(arguments, message, tmp_path):

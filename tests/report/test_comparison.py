@@ -142,6 +142,12 @@ def test_every_picture_is_well_formed(comparison, errors):
     assert len([each for each in root.iter(f"{SVG}line") if each.get("class") == "interval"]) == (len(errors) > 1)
 
 
+def test_the_picture_says_that_an_interval_leaves_it():
+    assert "an arrow" not in to_svg(table(row("one", [20.0, 20.1, 20.2, 20.3])))
+    assert "an arrow: the interval leaves the plot" in to_svg(table(row("one", [20.0, 22.0])))
+    assert "an arrow" not in to_svg(table(row("one", [20.0])))
+
+
 def test_the_picture_ranks_policies_and_lower_is_left(comparison):
     root = ElementTree.fromstring(to_svg(comparison))
     names = [text.text for text in root.iter(f"{SVG}text") if text.get("class") == "name"]

@@ -925,6 +925,30 @@ def test_it_loads_and_fits(browser, address, width, dark):
             file.write(browser.picture())
 
 
+def test_a_heat_map_of_few_columns_has_its_numbers_on_a_phone(browser, address_of_readme, address_of_many):
+    """Where there is no room for them the colours are left; without them a policy of equal parts is one block."""
+    letters = "parseFloat(getComputedStyle(document.querySelector('#heat-map td')).fontSize)"
+    browser.open(address_of_readme, 390)
+    assert browser.ask(letters) > 10
+    browser.open(address_of_many, 390)
+    assert browser.ask(letters) == 0
+
+
+def test_about_and_repeat_stand_beside_a_small_heat_map(browser, address_of_readme):
+    """Beside it alone, the facts were a card that is white for two thirds."""
+    browser.open(address_of_readme, 1400)
+    heat, about, repeat = (
+        browser.ask(
+            f"[document.getElementById('{name}').getBoundingClientRect()]"
+            ".flatMap((box) => [box.left, box.top, box.bottom])"
+        )
+        for name in ("heat", "about", "repeat")
+    )
+    assert heat[0] < about[0] == repeat[0]
+    assert heat[1] == about[1]
+    assert heat[2] == repeat[2]
+
+
 def test_long_numbers_on_an_axis_are_not_cut_off(browser, copy, tmp_path):
     """A fresh run's changes are thousandths: 0.0025 is wider than most labels, and an SVG cuts off what leaves it."""
     lines = [json.loads(line) for line in (copy / "methods/faster-aa/metrics.jsonl").read_text().splitlines()]

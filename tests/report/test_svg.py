@@ -70,6 +70,21 @@ def test_marks_by_hand():
     assert curve.get("points") == "1,2 3.12,4"
 
 
+def test_an_interval_that_leaves_the_scale_has_arrows_there():
+    """Drawn as far as the plot goes, it would look like one that ends there."""
+    x, y = Scale(0, 10, 0, 100), Scale(0, 10, 100, 0)
+
+    def tips(mark):
+        return [each.get("points").split()[1] for each in parsed([mark]).iter(f"{SVG}polyline")]
+
+    assert tips(error_bar(x, 20, 0, 10)) == []
+    assert tips(error_bar(x, 20, -1, 10)) == ["0,20"]
+    assert tips(error_bar(x, 20, -1, 11)) == ["0,20", "100,20"]
+    assert tips(error_bar(y, 20, -1, 11, upwards=True)) == ["20,100", "20,0"]
+    (arrow,) = parsed([error_bar(y, 20, 5, 11, upwards=True)]).iter(f"{SVG}polyline")
+    assert arrow.get("points") == "14,6 20,0 26,6"  # it points up
+
+
 def test_axes_have_a_line_and_a_number_for_each_tick():
     scale = Scale(0, 1, 10, 90)
     for marks, along in ((x_axis(scale, 5, 45), "x1"), (y_axis(scale, 5, 95), "y1")):

@@ -358,14 +358,15 @@ def data_check(source: SourceArgument = None, data_root: DataRoot = None, json_:
 
 
 PolicyArgument = Annotated[
-    str | None, typer.Argument(help="A policy file, or a name such as 'trivialaugment-wide'.", show_default=False)
+    str | None,
+    typer.Argument(help="A policy file, a run folder, or a name such as 'trivialaugment-wide'.", show_default=False),
 ]
 
 
 @app.command("show")
 def show(
     policy: PolicyArgument = None,
-    discrete: Annotated[bool, typer.Option(help="One operation per stage.")] = False,
+    discrete: Annotated[bool, typer.Option(help="Keep the likeliest operation of each stage alone.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="All names, a line each.")] = False,
     json_: AsJson = False,
 ) -> None:

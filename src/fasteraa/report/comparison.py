@@ -266,9 +266,11 @@ def to_svg(comparison: Comparison, kind: str | None = None) -> str:
     for number, (name, row) in enumerate(zip(names, rows, strict=True)):
         y = _TOP + _LINE * (number + 0.5)
         marks += [text(left - 12, y + 4, name, "name"), *_row_marks(row, x, y)]
-    marks.append(
-        text((left + _WIDTH - _RIGHT) / 2, bottom + 31, f"{columns(comparison)[1]}, {comparison.data}", "tick")
-    )
+    title = f"{columns(comparison)[1]}, {comparison.data}"
+    means = [row.error for row in rows if math.isfinite(row.error.half)]
+    if any(each.mean - each.half < x.low or each.mean + each.half > x.high for each in means):
+        title += " (an arrow: the interval leaves the plot)"
+    marks.append(text((left + _WIDTH - _RIGHT) / 2, bottom + 31, title, "tick"))
     return drawing(_WIDTH, bottom + 36, marks, "errors by policy", kind)
 
 

@@ -17,6 +17,7 @@ from html import escape
 
 _NAMESPACE = "http://www.w3.org/2000/svg"
 Point = tuple[float, float]  # pixels from the left and from the top
+_ARROW = 6  # pixels
 
 _COLOURS = {  # class -> what it draws: light, dark
     "text": ("fill", "#222", "#e6e8ea"),
@@ -30,7 +31,7 @@ _COLOURS = {  # class -> what it draws: light, dark
 }
 STYLE = (
     "text{font:12px system-ui,sans-serif}.tick{text-anchor:middle}.left,.name{text-anchor:end}.title{font-weight:bold}"
-    ".interval{stroke-width:3;opacity:.4}.line,.ring{fill:none;stroke-width:2}.faint{opacity:.45}"
+    ".interval{fill:none;stroke-width:3;opacity:.4}.line,.ring{fill:none;stroke-width:2}.faint{opacity:.45}"
     + "".join(f"{name}{{{kind}:{light}}}" for name, (kind, light, _) in _COLOURS.items())
     + "@media(prefers-color-scheme:dark){"
     + "".join(f"{name}{{{kind}:{dark}}}" for name, (kind, _, dark) in _COLOURS.items())
@@ -133,11 +134,15 @@ def line(points: Sequence[Point], kind: str = "line", title: str = "") -> str:
 
 
 def error_bar(scale: Scale, at: float, low: float, high: float, *, upwards: bool = False) -> str:
-    """From one end of an interval to the other; `at` is its place on the other axis."""
+    """From one end of an interval to the other; `at` is its place on the other axis. An end outside has an arrow."""
     ends = scale(low), scale(high)
+    inwards = math.copysign(_ARROW, scale.end - scale.start)
+    tips = [(ends[0], inwards)] * (low < scale.low) + [(ends[1], -inwards)] * (high > scale.high)
+    arrows = [[(tip + back, at - _ARROW), (tip, at), (tip + back, at + _ARROW)] for tip, back in tips]
+    marks = [line([(y, x) for x, y in points] if upwards else points, "interval") for points in arrows]
     if upwards:
-        return _element("line", kind="interval", x1=at, x2=at, y1=ends[0], y2=ends[1])
-    return _element("line", kind="interval", x1=ends[0], x2=ends[1], y1=at, y2=at)
+        return "".join([_element("line", kind="interval", x1=at, x2=at, y1=ends[0], y2=ends[1]), *marks])
+    return "".join([_element("line", kind="interval", x1=ends[0], x2=ends[1], y1=at, y2=at), *marks])
 
 
 def x_axis(scale: Scale, top: float, bottom: float) -> list[str]:
