@@ -539,6 +539,11 @@ def apply(
     from fasteraa.offline.run import make_folder, run_job
 
     chosen, folder = policy if isinstance(policy, Policy) else load_policy(policy), Path(out)
+    if chosen.scheduled:
+        raise ConfigError(
+            f"written copies belong to no epoch, so they cannot follow the schedule of {chosen.name!r}: apply "
+            "policy.flattened(), its mean (of a search by pba: candidates/pba-flat.json)"
+        )
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     if engine not in APPLY_ENGINES:

@@ -96,7 +96,7 @@ def test_wrong_groups(scans, by, message):
 
 
 def test_too_few_groups():
-    with pytest.raises(DataError, match="3 parts need as many groups"):
+    with pytest.raises(DataError, match="3 parts need 3 groups that can be held out, got 2"):
         group_folds(np.array([0, 0, 0, 1, 1, 1]), 2, np.array([0, 0, 1, 0, 1, 1]), 3, 0)
 
 
@@ -110,6 +110,8 @@ def test_validation_images_measure(scans):
         open_split(whole, validation="val", held_out=0.2)
     with pytest.raises(DataError, match="has no split 'test' to judge by; choices: train, val"):
         open_split(whole, validation="test")
+    with pytest.raises(DataError, match="must be others than those that train, got 'training'; choices: val"):
+        open_split(whole, validation="training")
     (whole / "val" / "odd").mkdir()
     Image.new("RGB", (8, 8)).save(whole / "val" / "odd" / "1.png")
     with pytest.raises(DataError, match="the validation images have classes that the training images lack: odd"):

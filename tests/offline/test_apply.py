@@ -64,6 +64,12 @@ def test_pixels_are_those_of_the_policy(make, photos, tmp_path):
         assert made[f"{key}-{copy}.cls"] == str(place // 10).encode()
 
 
+def test_a_schedule_is_refused(make):
+    subs = (SubPolicy((), 1.0, during=(0.0, 0.5)), SubPolicy(((Choice("invert", 1.0, None),),), 1.0, during=(0.5, 1.0)))
+    with pytest.raises(ConfigError, match="belong to no epoch, so they cannot follow the schedule of 'grows'"):
+        make(policy=Policy(subs, "grows"))
+
+
 def test_chance_is_even_and_belongs_to_its_copy():
     numbers = np.stack([chance(0, "a", copy, 40) for copy in range(400)])
     assert 0 <= numbers.min() < 0.001

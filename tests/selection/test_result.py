@@ -62,6 +62,11 @@ def test_one_epoch_is_one_epoch():
     assert result.sentence() == "Use a: 5.0% held-out error (1 training of 1 epoch of small)."
 
 
+def test_a_linear_probe_is_not_called_a_training_of_the_network():
+    probed = replace(result_of(trial("a", (5.0,))), recipe=replace(RECIPE, freeze=True))
+    assert f"1 training of {RECIPE.epochs} epochs of a linear probe of {RECIPE.network}" in probed.sentence()
+
+
 def test_where_nothing_is_better_than_none():
     result = result_of(trial("none", (5.0, 5.0)), trial("a", (6.0, 6.5)))
     assert result.sentence() == (

@@ -36,7 +36,7 @@ class Evaluation:
         split, recipe = self.job.split, self.job.recipe
         return (
             f"{self.job}: {self.outcome.error:.2f}% errors on {len(split.held_out)} images ({split.name}), "
-            f"{recipe.network} trained for {epochs_words(recipe.epochs)} in {self.outcome.seconds:.0f} s"
+            f"{recipe.network_words} trained for {epochs_words(recipe.epochs)} in {self.outcome.seconds:.0f} s"
         )
 
 

@@ -56,7 +56,7 @@ class Setup:
     def words(self, count: int) -> str:
         """What comes, when there are so many runs."""
         (height, width), train = self.split.train.size, self.split.train
-        what = f"{count} run{'s' * (count != 1)} of {self.recipe.network} for {epochs_words(self.recipe.epochs)}"
+        what = f"{count} run{'s' * (count != 1)} of {self.recipe.network_words} for {epochs_words(self.recipe.epochs)}"
         return (
             f"{train.name}: {len(train)} images at {height}x{width}, {what} on {device_name(self.device)}; measured "
             f"on {len(self.split.held_out)} images ({self.split.name})"

@@ -75,8 +75,8 @@ def group_folds(labels: Labels, class_count: int, groups: Labels, count: int, se
             fold_of[of_class[0]] = -1
     if len(set(fold_of[fold_of >= 0])) < count:
         raise DataError(
-            f"{count} parts need as many groups whose classes have other groups, too: there are "
-            f"{int((~alone).sum())} such groups"
+            f"{count} parts need {count} groups that can be held out, got {int((fold_of >= 0).sum())}: of each class "
+            "one group must train (--group-by)"
         )
     return fold_of[member]
 

@@ -118,6 +118,11 @@ def validation_listing(
 ) -> tuple[Listing, str]:
     """A split of the source by its name, or a folder or manifest of its own; its classes are numbered as given."""
     split = canonical_split(validation) or validation
+    if split == "train":
+        raise SplitError(
+            f"validation images must be others than those that train, got {validation!r}; choices: "
+            f"{', '.join(each for each in opened.splits if each != 'train') or 'a folder'}"
+        )
     if split in opened.splits:
         return with_classes(opened.listing(split), classes, f"the {split} images"), f"{opened.name}/{split}"
     if canonical_split(validation) is not None and not os.path.exists(validation):

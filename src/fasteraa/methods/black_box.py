@@ -191,7 +191,7 @@ def epoch_seconds(task: Task, runner: Runner) -> float:
 
 
 def trainings_words(task: Task, count: int, epochs: int) -> str:
-    return f"{count} trainings of {epochs_words(epochs)} of {task.recipe.network}"
+    return f"{count} trainings of {epochs_words(epochs)} of {task.recipe.network_words}"
 
 
 def tenths(task: Task, name: str, count: int) -> Say:

@@ -112,7 +112,7 @@ class FastAA(BlackBox):
         """By trials with these networks, not by trainings."""
         jobs, space = self.jobs(task, planned), space_of(task.config)
         assert space is not None
-        what = f"{len(jobs)} networks of {epochs_words(planned['epochs'])} of {task.recipe.network}"
+        what = f"{len(jobs)} networks of {epochs_words(planned['epochs'])} of {task.recipe.network_words}"
         task.say(f"fast-aa: {what}, then up to {planned['trials']} trials with each")
         apart, began = planned["trials"] > _FEW and core_count() > 1, time.monotonic()
         with suggesters(space.names, space.sizes, len(jobs), apart) as tpe:  # they start while the networks train

@@ -60,7 +60,7 @@ class OpEffects(Method):
             )
             return []
         jobs = drawn_jobs(task, ops, plan["trainings"], plan["epochs"])
-        task.say(f"op-effects: {len(jobs)} trainings of {epochs_words(plan['epochs'])} of {task.recipe.network}")
+        task.say(f"op-effects: {len(jobs)} trainings of {epochs_words(plan['epochs'])} of {task.recipe.network_words}")
         outcomes = share.run(runner, jobs)
         jobs = [job for job in jobs if job.key in outcomes]
         if len(jobs) < FEWEST:

@@ -92,7 +92,7 @@ class PopulationBased(Method):
         count, epochs = planned["trainings"] // FOLDS, planned["epochs"]  # trials of a population
         if not count:
             return too_little(task, self.name, FOLDS * LEAST, epochs)
-        what = f"{FOLDS} populations of {count} trainings of {epochs_words(epochs)} of {task.recipe.network}"
+        what = f"{FOLDS} populations of {count} trainings of {epochs_words(epochs)} of {task.recipe.network_words}"
         task.say(f"pba: {what}, the worst are replaced every {epochs_words(settings.interval)}")
         populations = [Population(task, space, settings, fold, count, epochs) for fold in range(FOLDS)]
         rows, done = evolve(task, runner, populations, epochs, settings.interval, share)

@@ -148,7 +148,7 @@ def _clear(row: ComparisonRow, yardstick: str, sign: int) -> bool:
 def caption(comparison: Comparison) -> str:
     recipe, count = comparison.recipe, comparison.held_out_images
     cutout = f", cutout of {recipe.cutout} pixels after every policy but none" if recipe.cutout else ""
-    training = f"{recipe.network} on {comparison.train_images} images, {_epochs(recipe.epochs)}{cutout}"
+    training = f"{recipe.network_words} on {comparison.train_images} images, {_epochs(recipe.epochs)}{cutout}"
     rates = ", ".join(
         f"{row.label} {row.learning_rate:.3g}" for row in comparison.rows if row.learning_rate is not None
     )

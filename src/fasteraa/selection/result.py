@@ -174,7 +174,7 @@ class RaceResult:
         epochs = epochs_words(most) if least == most else f"{least} to {epochs_words(most)}"
         part = f", {self.images} of {self.all_images} images" if self.images < self.all_images else ""
         count = len(self.chosen.errors)
-        how = f"{count} training{'s' * (count > 1)} of {epochs} of {self.recipe.network}{part}"
+        how = f"{count} training{'s' * (count > 1)} of {epochs} of {self.recipe.network_words}{part}"
         row = next(row for row in self.table if row.label == self.chosen.label)
         held_out = "balanced held-out error" if self.metric == "balanced-error" else "held-out error"
         if self.chosen.label == "none" and self.chosen.length > PREDICTABLE:

@@ -87,6 +87,11 @@ class TrainRecipe(Settings):
         """Whether it begins with weights of another task."""
         return self.pretrained or bool(self.weights)
 
+    @property
+    def network_words(self) -> str:
+        """What is trained, as a sentence names it: of a linear probe the head alone."""
+        return f"a linear probe of {self.network}" if self.freeze else self.network
+
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of a step (counted from 0)."""
         total = self.epochs * steps_per_epoch
