@@ -82,7 +82,8 @@ def propose_and_race(
             if not any(by_name.values()):
                 raise
             note = f"There was no race: {error}."
-    return _result(task, _all_of(methods, by_name, race), result, note)
+    proposers = {each.label: name for name, candidates in by_name.items() for each in candidates}
+    return _result(task, _all_of(methods, by_name, race), proposers, result, note)
 
 
 def _all_of(
@@ -296,10 +297,12 @@ def _race_again(decisions: Decisions, race: RaceConfig, say: Say) -> None:
         say("the race that was begun continues")
 
 
-def _result(task: Task, candidates: Sequence[Candidate], race: RaceResult | None, note: str) -> Result:
+def _result(
+    task: Task, candidates: Sequence[Candidate], proposers: Mapping[str, str], race: RaceResult | None, note: str
+) -> Result:
     winner = race.chosen.candidate if race else best_guess(candidates)
     effects = next((each.details["effects"] for each in candidates if "effects" in each.details), None)
-    origin = _origin(task, candidates)
+    origin = {**_origin(task, candidates), "method": proposers.get(winner.label, "race")}  # every race has a `none`
     more = {"effects": effects.table()} if effects else {}
     return Result(
         policy=chosen_policy(winner, origin, race, **more),
@@ -314,7 +317,7 @@ def _result(task: Task, candidates: Sequence[Candidate], race: RaceResult | None
 
 
 def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
-    """Where the policy was made: what a method of this run says of it, or the least that is known of any search.
+    """The search that it was chosen in: what a method of this run says of it, or the least that is known of any.
 
     Policies that somebody brought may have been found on other images.
     """
@@ -322,7 +325,7 @@ def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
     if origin is not None:
         return dict(origin)
     about, device = task.data.about(), device_name(task.device)
-    return {"method": "race", "data": about, "config": task.config.plain(), "finished": True, "device": device}
+    return {"data": about, "config": task.config.plain(), "finished": True, "device": device}
 
 
 def _gradient_end(end: float) -> float:
