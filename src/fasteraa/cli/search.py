@@ -71,6 +71,8 @@ def effective(
     given_race = {**_table(tables, "race"), **(race_flags or {})}
     preset_race, preset_train = _published_training(published, given_race, minutes)
     race_settings = {**preset_race, **given_race}
+    if "minutes" in (race_flags or {}) and (count := race_settings.get("trainings")) is not None:
+        raise ConfigError(f"--race-minutes has no effect on a race of {count} trainings: --minutes ends it")
     race_settings["train"] = {**preset_train, **_table(tables, "train"), **train}
     judged = _race_config(race_settings) if raced or trains else None
     kept = {name: {**each.settings, **_table(tables, "methods").get(name, {})} for name, each in published.items()}
