@@ -456,9 +456,11 @@ def test_where_every_training_fails_there_is_no_race(scripted):
 
 
 def test_methods_that_propose_nothing(scripted):
-    why = "no policy was proposed by proposes, trains: more trainings of the race than 12, or more methods"
+    why = "no policy was proposed by proposes, trains: more trainings than 12, or more methods"
     with pytest.raises(ConfigError, match=why):
         run([Proposes(), Trains(most=0)], race=RaceConfig(trainings=12))
+    with pytest.raises(ConfigError, match="no policy was proposed by trains: more trainings than 3, or more methods"):
+        run([Trains(most=0)], race=None, training=RaceConfig(trainings=3))
     with pytest.raises(ConfigError, match="no policy was proposed by proposes, trains: more time, or more methods"):
         run([Proposes(), Trains(most=0)], race=RaceConfig(minutes=1.0))
 

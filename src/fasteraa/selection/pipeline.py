@@ -83,17 +83,17 @@ def propose_and_race(
                 raise
             note = f"There was no race: {error}."
     proposers = {each.label: name for name, candidates in by_name.items() for each in candidates}
-    return _result(task, _all_of(methods, by_name, race), proposers, result, note)
+    candidates = _all_of(methods, by_name, None if race is None else race.trainings)
+    return _result(task, candidates, proposers, result, note)
 
 
 def _all_of(
-    methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]], race: RaceConfig | None, about: str = ""
+    methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]], trainings: int | None, about: str = ""
 ) -> list[Candidate]:
     """In the order of the methods."""
     candidates = [each for method in methods for each in by_name.get(method.name, ())]
     if not candidates:
-        counted = race is not None and race.trainings is not None
-        more = f"trainings of the race than {race.trainings}" if counted and race else f"time{about}"
+        more = f"time{about}" if trainings is None else f"trainings than {trainings}"
         raise ConfigError(
             f"no policy was proposed by {', '.join(method.name for method in methods)}: more {more}, or more methods"
         )
@@ -144,7 +144,7 @@ def _judged(
             if not any(proposed.values()):
                 about = _about(task, runner, trains, settings, race is not None)
                 decisions.forget()  # with more time it is planned again
-            candidates = _all_of(methods, proposed, race, about)
+            candidates = _all_of(methods, proposed, settings.trainings, about)
             if race is None:
                 return proposed, None
             task = judged_by_validation(task)
