@@ -18,6 +18,7 @@ from fasteraa.errors import ConfigError, OutOfTime, RaceError, RunError
 from fasteraa.methods import Budget, Candidate, Method
 from fasteraa.methods.black_box import epoch_seconds
 from fasteraa.methods.faster_aa import FasterAA
+from fasteraa.methods.given import Given
 from fasteraa.methods.task import FOLDS, LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
@@ -82,7 +83,7 @@ def propose_and_race(
             if not any(by_name.values()):
                 raise
             note = f"There was no race: {error}."
-    proposers = {each.label: name for name, candidates in by_name.items() for each in candidates}
+    proposers = {each.label: name for name, given in by_name.items() if name != Given.name for each in given}
     candidates = _all_of(methods, by_name, None if race is None else race.trainings)
     return _result(task, candidates, proposers, result, note)
 
