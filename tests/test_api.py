@@ -15,6 +15,7 @@ import pytest
 
 import fasteraa
 from fasteraa import Candidate, RaceConfig, SearchConfig
+from fasteraa.comparison.candidates import parse_candidates
 from fasteraa.errors import ConfigError, DataError, PolicyError, RunError, Stopped
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
@@ -266,6 +267,7 @@ def test_what_cannot_be_is_noticed_before_images_are_read(tmp_path, monkeypatch)
         "resume needs the folder of the run: out": {"resume": True},
         "minutes must be at least 0, got -1": {"minutes": -1.0, "out": out},
         "unknown device 'gpu'": {"device": "gpu", "out": out},
+        "jobs must be at least 1, got 0": {"jobs": 0, "out": out},
         "unknown method 'faster-a': did you mean 'faster-aa'": {"methods": "faster-a", "out": out},
         "did you mean 'small'": {"race": RaceConfig(network="smal"), "out": out},
     }.items():
@@ -320,6 +322,13 @@ def test_names_with_settings_have_commas_of_their_own():
     assert [each.label for each in result.candidates] == ["none", "randaugment-2-14", "mine", "general"]
 
 
+def test_a_list_of_policies_is_read_as_a_text_of_them():
+    candidates = parse_candidates(["none", "mine=uniform", named("general")], print)
+    assert [each.label for each in candidates] == ["none", "mine", "general"]
+    with pytest.raises(ConfigError, match="no policy was given; for example"):
+        parse_candidates([], print)
+
+
 def test_what_does_nothing_is_none_whatever_its_name():
     faint = replace(named("uniform").with_strength(magnitude=0, probability=0), name="faint")
     result = race([named("uniform"), replace(named("none"), name="mine"), faint])
@@ -342,7 +351,7 @@ def test_a_race_repeats_itself_and_continues(tmp_path):
     assert result_dict(race("uniform,general")) == result_dict(first)
     again = race("uniform,general", out=tmp_path / "a", resume=True)
     assert result_dict(again) == result_dict(first)
-    with pytest.raises(ConfigError, match="labels of their own, got none, uniform, uniform"):
+    with pytest.raises(ConfigError, match="two policies are called 'uniform'"):
         race([named("uniform"), replace(named("general"), name="uniform")])
 
 

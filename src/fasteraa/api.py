@@ -79,7 +79,7 @@ def search(
     source: Any = None,
     config: SearchConfig | None = None,
     *,
-    methods: str | Sequence[str | Method] = DEFAULT_METHODS,
+    methods: str | Method | Sequence[str | Method] = DEFAULT_METHODS,
     race: RaceConfig | bool = True,
     training: RaceConfig | None = None,
     out: str | Path | None = None,

@@ -202,6 +202,10 @@ def test_output_that_cannot_be_written():
     [
         (["search", "--no-race", "--race-minutes", "5"], "--race-minutes has no effect with --no-race"),
         (
+            ["search", "--race-trainings", "4", "--race-minutes", "5"],
+            "--race-minutes has no effect on a race of 4 trainings: --minutes ends it",
+        ),
+        (
             ["search", "--no-race", "--network=small", "--train-epochs", "3"],
             "--network, --train-epochs have no effect with --no-race",
         ),

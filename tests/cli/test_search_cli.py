@@ -211,7 +211,7 @@ def test_where_a_policy_was_made_is_not_where_another_was_found(pictures, tmp_pa
     [
         ("none,FILE,FILE/../mine.json", "two policies are called 'mine'; name one of them: OTHER="),
         ("a=FILE+FILE", "a race takes one policy for each label, 'a' has several"),
-        ("none,none", "the policy 'none' was given twice"),
+        ("none,none", "two policies are called 'none'"),
         ("none,nothing", "no known policy of that name: 'nothing'"),
     ],
 )

@@ -196,6 +196,27 @@ def test_the_card(policy, tmp_path):
     assert "(preview.png)" in text
 
 
+def test_the_card_of_a_policy_that_a_race_chose(policy):
+    race = {
+        "sentence": "Use uniform-half.",
+        "effects": {"trainings": 54, "of": {"rotate": [-3.0, 1.25]}},
+        "table": [
+            {"candidate": "uniform-half", "errors": [19.0, 21.0], "losses": [0.5, 0.6], "training_loss": 0.61},
+            {"candidate": "uniform", "errors": [], "losses": [], "training_loss": None, "failed": "lost in epoch 1"},
+            {"candidate": "general", "errors": [20.0], "losses": [0.5], "training_loss": None},
+        ],
+    }
+    lines = card(replace(policy, provenance={"method": "published", "race": race})).splitlines()
+    for line in (
+        "| uniform-half | 20.0 | 0.550 | 2 | 0.610 |",
+        "| uniform |  |  | 0 | lost in epoch 1 |",
+        "| general | 20.0 | 0.500 | 1 |  |",
+        "Use uniform-half.",
+        "| rotate | -3.0 | 2.5 |",
+    ):
+        assert line in lines, line
+
+
 def test_the_code_on_the_card_runs(policy, tmp_path, monkeypatch):
     policy.save_pretrained(tmp_path / "joe" / "photos", repo_id="joe/photos")
     monkeypatch.chdir(tmp_path)

@@ -9,12 +9,17 @@ import pytest
 from fasteraa.data import arrays, load
 from fasteraa.errors import ConfigError
 from fasteraa.methods import METHODS, make_methods
-from fasteraa.methods.faster_aa import FasterAA
+from fasteraa.methods.published import PublishedPolicies
 from fasteraa.runtime import registry
 from fasteraa.runtime.registry import Registry
 from fasteraa.testing.runners import ScriptedRunner
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import make_runner
+
+
+class Mine(PublishedPolicies):
+    name = "mine"
+
 
 TOOLS = Registry("tool", "fasteraa.tools", {"path": "pathlib:Path", "loads": "json:loads"})
 
@@ -108,8 +113,24 @@ def test_runners_of_other_packages_are_runners(plug_in, tmp_path):
     assert runner.cache == cache
 
 
-def test_methods_of_other_packages_are_methods(plug_in):
-    plug_in(group="fasteraa.methods", mine="fasteraa.methods.faster_aa:FasterAA")
+def test_methods_of_other_packages_are_methods(plug_in, monkeypatch):
+    monkeypatch.setattr("fasteraa.methods.given.Mine", Mine, raising=False)
+    plug_in(group="fasteraa.methods", mine="fasteraa.methods.given:Mine")
     assert METHODS.names()[-1] == "mine"
     (method,) = make_methods("mine")
-    assert isinstance(method, FasterAA)
+    assert isinstance(method, Mine)
+
+
+@pytest.mark.parametrize("value", ["fasteraa.methods.faster_aa:FasterAA", "fasteraa.methods:make_methods"])
+def test_a_method_of_another_package_is_a_method_of_that_name(plug_in, value):
+    """A resumed run looks for the names that its methods have."""
+    plug_in(group="fasteraa.methods", mine=value)
+    with pytest.raises(ConfigError, match="'mine' of another package must be a Method with name = 'mine', got <"):
+        make_methods("mine")
+
+
+def test_methods_are_names_or_made_ones():
+    mine = Mine()
+    assert make_methods(mine) == make_methods([mine]) == [mine]
+    with pytest.raises(ConfigError, match=r"a method is a name or a made Method, as in .*, got <class"):
+        make_methods(["published", Mine])

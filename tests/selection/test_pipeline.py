@@ -5,6 +5,7 @@ import math
 import re
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -139,6 +140,19 @@ def test_all_methods_propose_and_the_race_decides(scripted):
     (runner,) = scripted.made
     assert runner.engine == "local"
     assert not methods[0].asked[0].folds  # nobody needs them before
+
+
+def test_a_policy_says_which_method_proposed_it(scripted):
+    """Not another one that took part in the search, whatever that left behind."""
+    origin = {"method": "A long search", "seconds": 12.5, "finished": False}
+    searched = replace(WORST, provenance=origin)
+    by_search = Candidate("searched", searched, details={"origin": origin})
+    of_search, brought = run([Proposes(by_search)], race=None), run([Proposes(TWO[1], by_search)], race=None)
+    assert of_search.policy.provenance["method"] == "A long search"
+    assert brought.policy.provenance["method"] == "proposes"
+    scripted.script = lambda job: {**by_key(job), "held_out_loss": 0.1 + (job.label != "none")}
+    chosen = run([Proposes(by_search)]).policy.provenance  # `none` is in every race
+    assert (chosen["candidate"], chosen["method"], chosen["seconds"]) == ("none", "race", 12.5)
 
 
 def test_validation_images_judge_in_the_race_and_not_for_methods(scripted):
@@ -442,9 +456,11 @@ def test_where_every_training_fails_there_is_no_race(scripted):
 
 
 def test_methods_that_propose_nothing(scripted):
-    why = "no policy was proposed by proposes, trains: more trainings of the race than 12, or more methods"
+    why = "no policy was proposed by proposes, trains: more trainings than 12, or more methods"
     with pytest.raises(ConfigError, match=why):
         run([Proposes(), Trains(most=0)], race=RaceConfig(trainings=12))
+    with pytest.raises(ConfigError, match="no policy was proposed by trains: more trainings than 3, or more methods"):
+        run([Trains(most=0)], race=None, training=RaceConfig(trainings=3))
     with pytest.raises(ConfigError, match="no policy was proposed by proposes, trains: more time, or more methods"):
         run([Proposes(), Trains(most=0)], race=RaceConfig(minutes=1.0))
 

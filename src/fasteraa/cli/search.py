@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fasteraa.cli.echo import echo
 from fasteraa.errors import ConfigError
-from fasteraa.methods import DEFAULT_METHODS, METHODS, Method, Published, make_methods
+from fasteraa.methods import DEFAULT_METHODS, METHODS, Method, Published, load_method, make_methods
 from fasteraa.methods.config import SearchConfig, make_config, paper_settings, read_config, read_tables
 from fasteraa.runtime.documents import quoted
 from fasteraa.selection.config import RaceConfig, settings_text
@@ -63,7 +63,7 @@ def effective(
     raced = run.get("race", True) if race is None else race
     of_file = _methods(run.get("methods"))
     chosen = tuple(_list(methods)) if methods else of_file or DEFAULT_METHODS
-    trains = not raced and METHODS.load(chosen[0]).trains  # without a race the first method alone is asked
+    trains = not raced and load_method(chosen[0]).trains  # without a race the first method alone is asked
     if not raced and not trains and (train or race_flags):
         idle = f"--set train.{next(iter(train))}" if train else "a setting of the race"
         raise ConfigError(f"{idle} has no effect without a race (--race)")
@@ -71,6 +71,8 @@ def effective(
     given_race = {**_table(tables, "race"), **(race_flags or {})}
     preset_race, preset_train = _published_training(published, given_race, minutes)
     race_settings = {**preset_race, **given_race}
+    if "minutes" in (race_flags or {}) and (count := race_settings.get("trainings")) is not None:
+        raise ConfigError(f"--race-minutes has no effect on a race of {count} trainings: --minutes ends it")
     race_settings["train"] = {**preset_train, **_table(tables, "train"), **train}
     judged = _race_config(race_settings) if raced or trains else None
     kept = {name: {**each.settings, **_table(tables, "methods").get(name, {})} for name, each in published.items()}
@@ -88,12 +90,12 @@ def effective(
 def trains_first(methods: str | None) -> bool:
     """Whether the first of these methods trains: without a race it alone is asked."""
     names = _list(methods or "")
-    return names[0] in METHODS.names() and bool(METHODS.load(names[0]).trains)
+    return names[0] in METHODS.names() and load_method(names[0]).trains
 
 
 def _published(names: Sequence[str], source: str | None) -> dict[str, Published]:
     """What `--preset` makes of each method."""
-    return {name: METHODS.load(name).published(_set_name(source)) for name in names}
+    return {name: load_method(name).published(_set_name(source)) for name in names}
 
 
 def _published_training(
@@ -102,7 +104,7 @@ def _published_training(
     """Settings of the race and of its training: a method that trains runs to its end, unless there is a limit."""
     unlimited = minutes is None and not {"minutes", "trainings"} & given.keys()
     settings: dict[str, Any] = {}
-    if unlimited and any(METHODS.load(name).trains and any(each) for name, each in published.items()):
+    if unlimited and any(load_method(name).trains and any(each) for name, each in published.items()):
         settings["trainings"] = _UNLIMITED
     training = {name: each.training for name, each in published.items() if each.training}
     if not training:

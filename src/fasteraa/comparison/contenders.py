@@ -17,6 +17,7 @@ from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import Split
 
 YARDSTICKS = ("none", "trivialaugment-wide")  # what every policy is compared with
+NO_POLICY = "no policy was given; for example: none,trivialaugment-wide,uniform,runs/search/policy.json"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def parse_contenders(given: str | Sequence[str | Policy], seeds: int) -> list[Co
     """`none,trivialaugment-wide,randaugment(2,14),runs/a,found=runs/a+runs/b`, or a list of such and of policies."""
     parts = split_names(given) if isinstance(given, str) else list(given)
     if not parts:
-        raise ConfigError("no policy was given; for example: none,trivialaugment-wide,uniform,runs/search/policy.json")
+        raise ConfigError(NO_POLICY)
     contenders = [_of_policy(part) if isinstance(part, Policy) else _contender(part, seeds) for part in parts]
     labels = [each.label for each in contenders]
     for label in labels:

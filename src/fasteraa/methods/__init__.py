@@ -33,14 +33,16 @@ METHODS = Registry(
 )
 # What a search asks unless `methods` names others.
 DEFAULT_METHODS = ("faster-aa", "op-effects", "published")
-__all__ = ["DEFAULT_METHODS", "METHODS", "Budget", "Candidate", "Method", "make_methods"]
+__all__ = ["DEFAULT_METHODS", "METHODS", "Budget", "Candidate", "Method", "load_method", "make_methods"]
 
 
 def make_methods(
-    names: str | Sequence[str | Method], settings: Mapping[str, Mapping[str, Any]] | None = None
+    names: str | Method | Sequence[str | Method], settings: Mapping[str, Mapping[str, Any]] | None = None
 ) -> list[Method]:
     """`faster-aa,published`, or a list of names and of methods; those with a name may be given `settings` by name."""
-    parts = [part.strip() for part in names.split(",") if part.strip()] if isinstance(names, str) else list(names)
+    if isinstance(names, str):
+        names = [part.strip() for part in names.split(",") if part.strip()]
+    parts = [names] if isinstance(names, Method) else list(names)
     if not parts:
         raise ConfigError(f"a search needs a method; choices: {', '.join(METHODS.names())}")
     methods = [part if isinstance(part, Method) else _make(part, (settings or {}).get(part, {})) for part in parts]
@@ -50,6 +52,16 @@ def make_methods(
     return methods
 
 
-def _make(name: str, settings: Mapping[str, Any]) -> Method:
+def load_method(name: str) -> type[Method]:
+    """The class of a method."""
+    if not isinstance(name, str):
+        raise ConfigError(f"a method is a name or a made Method, as in PublishedPolicies(), got {name!r}")
     kind: type[Method] = METHODS.load(name)
+    if not (isinstance(kind, type) and issubclass(kind, Method) and kind.name == name):  # a run is resumed by its names
+        raise ConfigError(f"the method {name!r} of another package must be a Method with name = {name!r}, got {kind!r}")
+    return kind
+
+
+def _make(name: str, settings: Mapping[str, Any]) -> Method:
+    kind = load_method(name)
     return kind.with_settings(settings) if settings else kind()

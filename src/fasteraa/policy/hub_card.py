@@ -31,7 +31,7 @@ def card(
         _cautions(policy),
         f"## What it does\n\n```text\n{policy.describe()}\n```",
         _search(policy.provenance),
-        _calibration(policy.provenance.get("calibration")),
+        _race(policy.provenance.get("race", policy.provenance.get("calibration"))),  # version 0.1 called it calibration
         f"## Identity\n\n`{policy.hash}`, over all that the policy does; `fasteraa show` prints its beginning.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -110,20 +110,20 @@ def _search(provenance: Mapping[str, Any]) -> str:
     return "## The search\n\n" + _table(("", ""), facts)
 
 
-def _calibration(calibration: Any) -> str:
+def _race(race: Any) -> str:
     try:
         rows = [
-            (row["candidate"], f"{mean(row['errors']):.1f}", _loss(row), len(row["errors"]), _training_loss(row))
-            for row in calibration["table"]
+            (row["candidate"], _mean(row["errors"], 1), _mean(row.get("losses"), 3), len(row["errors"]), _end(row))
+            for row in race["table"]
         ]
-        sentence = _line(calibration["sentence"])
-    except (KeyError, TypeError, ValueError):  # there was none, or somebody wrote something else in its place
+        sentence = _line(race["sentence"])
+    except (KeyError, TypeError, ValueError, AttributeError):  # there was none, or somebody wrote another thing there
         return ""
     columns = ("policy", "error in %", "loss", "trainings", "training loss")
     return (
         "## How it did\n\nErrors and losses on images held out from training, in short trainings; not on test images."
         "\n\n"
-        f"{_table(columns, rows)}\n\n{sentence}{_effects(calibration.get('effects'))}"
+        f"{_table(columns, rows)}\n\n{sentence}{_effects(race.get('effects'))}"
     )
 
 
@@ -141,13 +141,15 @@ def _effects(effects: Any) -> str:
     )
 
 
-def _loss(row: Mapping[str, Any]) -> str:
-    """By which candidates are ranked; earlier versions ranked by errors and kept none."""
-    return f"{mean(row['losses']):.3f}" if "losses" in row else ""
+def _mean(numbers: Any, digits: int) -> str:
+    """Empty where there are none: of a training that failed, or the losses that an earlier version did not keep."""
+    return f"{mean(numbers):.{digits}f}" if numbers else ""
 
 
-def _training_loss(row: Mapping[str, Any]) -> str:
-    return str(row["diverged"]) if "diverged" in row else f"{row['training_loss']:.3f}"
+def _end(row: Mapping[str, Any]) -> str:
+    """The training loss, or why there is none."""
+    failed, loss = row.get("failed", row.get("diverged")), row.get("training_loss")
+    return str(failed) if failed else "" if loss is None else f"{loss:.3f}"
 
 
 def _table(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:

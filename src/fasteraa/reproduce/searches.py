@@ -12,7 +12,7 @@ from typing import Any
 from fasteraa.api import search as run_search
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
-from fasteraa.methods import DEFAULT_METHODS, METHODS, Method
+from fasteraa.methods import DEFAULT_METHODS, Method, load_method
 from fasteraa.report.comparison import plain
 from fasteraa.reproduce.schema import Search
 from fasteraa.reproduce.search_store import SearchStore
@@ -156,7 +156,7 @@ def _available(names: Sequence[str], setting: Setting) -> list[Method]:
     methods: list[Method] = []
     for name in names:
         try:
-            kind = METHODS.load(name)
+            kind = load_method(name)
             methods.append(kind.reduced() if setting.quick else kind())
         except ConfigError as error:
             if len(names) == 1:

@@ -18,6 +18,7 @@ from fasteraa.errors import ConfigError, OutOfTime, RaceError, RunError
 from fasteraa.methods import Budget, Candidate, Method
 from fasteraa.methods.black_box import epoch_seconds
 from fasteraa.methods.faster_aa import FasterAA
+from fasteraa.methods.given import Given
 from fasteraa.methods.task import FOLDS, LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
@@ -82,17 +83,18 @@ def propose_and_race(
             if not any(by_name.values()):
                 raise
             note = f"There was no race: {error}."
-    return _result(task, _all_of(methods, by_name, race), result, note)
+    proposers = {each.label: name for name, given in by_name.items() if name != Given.name for each in given}
+    candidates = _all_of(methods, by_name, None if race is None else race.trainings)
+    return _result(task, candidates, proposers, result, note)
 
 
 def _all_of(
-    methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]], race: RaceConfig | None, about: str = ""
+    methods: Sequence[Method], by_name: Mapping[str, Sequence[Candidate]], trainings: int | None, about: str = ""
 ) -> list[Candidate]:
     """In the order of the methods."""
     candidates = [each for method in methods for each in by_name.get(method.name, ())]
     if not candidates:
-        counted = race is not None and race.trainings is not None
-        more = f"trainings of the race than {race.trainings}" if counted and race else f"time{about}"
+        more = f"time{about}" if trainings is None else f"trainings than {trainings}"
         raise ConfigError(
             f"no policy was proposed by {', '.join(method.name for method in methods)}: more {more}, or more methods"
         )
@@ -143,7 +145,7 @@ def _judged(
             if not any(proposed.values()):
                 about = _about(task, runner, trains, settings, race is not None)
                 decisions.forget()  # with more time it is planned again
-            candidates = _all_of(methods, proposed, race, about)
+            candidates = _all_of(methods, proposed, settings.trainings, about)
             if race is None:
                 return proposed, None
             task = judged_by_validation(task)
@@ -296,10 +298,12 @@ def _race_again(decisions: Decisions, race: RaceConfig, say: Say) -> None:
         say("the race that was begun continues")
 
 
-def _result(task: Task, candidates: Sequence[Candidate], race: RaceResult | None, note: str) -> Result:
+def _result(
+    task: Task, candidates: Sequence[Candidate], proposers: Mapping[str, str], race: RaceResult | None, note: str
+) -> Result:
     winner = race.chosen.candidate if race else best_guess(candidates)
     effects = next((each.details["effects"] for each in candidates if "effects" in each.details), None)
-    origin = _origin(task, candidates)
+    origin = {**_origin(task, candidates), "method": proposers.get(winner.label, "race")}  # every race has a `none`
     more = {"effects": effects.table()} if effects else {}
     return Result(
         policy=chosen_policy(winner, origin, race, **more),
@@ -314,7 +318,7 @@ def _result(task: Task, candidates: Sequence[Candidate], race: RaceResult | None
 
 
 def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
-    """Where the policy was made: what a method of this run says of it, or the least that is known of any search.
+    """The search that it was chosen in: what a method of this run says of it, or the least that is known of any.
 
     Policies that somebody brought may have been found on other images.
     """
@@ -322,7 +326,7 @@ def _origin(task: Task, candidates: Sequence[Candidate]) -> Mapping[str, Any]:
     if origin is not None:
         return dict(origin)
     about, device = task.data.about(), device_name(task.device)
-    return {"method": "race", "data": about, "config": task.config.plain(), "finished": True, "device": device}
+    return {"data": about, "config": task.config.plain(), "finished": True, "device": device}
 
 
 def _gradient_end(end: float) -> float:

@@ -52,6 +52,8 @@ class Engine:
     address: str | None = None  # of a cluster's head
 
     def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise ConfigError(f"jobs must be at least 1, got {self.jobs}")
         given = [name for name in ("jobs", "devices", "address") if getattr(self, name) is not None]
         taken = _settings_of(RUNNERS.load(self.name), self.name) if given else ()  # which takes seconds to import
         for name in given:
