@@ -15,7 +15,7 @@ from PIL import Image
 from fasteraa._version import commit
 from fasteraa.cli import compare
 from fasteraa.policy.named import named
-from fasteraa.train.trainer import Group
+from fasteraa.train.group import Group
 
 
 @pytest.fixture
@@ -169,14 +169,14 @@ def test_per_op_keeps_to_the_time_limit_and_ends_with_a_signal(fasteraa, source,
 
 
 def test_a_run_that_diverges_is_named_and_the_others_are_kept(fasteraa, source, tmp_path, monkeypatch):
-    import fasteraa.train.trainer as trainer
+    from fasteraa.train.training import Training
 
-    step = trainer.Training.step
+    step = Training.step
 
     def diverging(self, images, labels):
         return step(self, images, labels) + (math.nan if self.feed.policy.name == "uniform" and self.seed else 0.0)
 
-    monkeypatch.setattr(trainer.Training, "step", diverging)
+    monkeypatch.setattr(Training, "step", diverging)
     out, given = tmp_path / "out", ("compare", source, "-p", "none,uniform", "--seeds", 2, "--jobs", 1, *QUICK)
     for _ in range(2):  # the second time there is nothing to do, and it is as wrong
         code, text, error = fasteraa(*given, "--out", out)

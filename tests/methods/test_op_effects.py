@@ -35,7 +35,7 @@ from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.split import fold_splits
-from fasteraa.train.trainer import Training
+from fasteraa.train.training import Training
 
 from ..train.conftest import levels
 

@@ -24,12 +24,12 @@ from fasteraa.methods.pba import (
 )
 from fasteraa.methods.space import Space
 from fasteraa.policy.policy import Policy
+from fasteraa.train.group import Group
 from fasteraa.train.job import Outcome
 from fasteraa.train.live_groups import LiveGroups
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import local
 from fasteraa.train.runner.local import LocalRunner
-from fasteraa.train.trainer import Group
 
 from ..train.conftest import levels
 from .planted import OPERATIONS, RECIPE, dose, scripted, summary, task_of

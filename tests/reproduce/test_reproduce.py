@@ -309,7 +309,7 @@ def test_a_search_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
 
 
 def test_a_run_that_diverges_is_a_remark(tmp_path, monkeypatch):
-    from fasteraa.train.trainer import Training
+    from fasteraa.train.training import Training
 
     step = Training.step
 

@@ -21,7 +21,7 @@ from fasteraa.selection.schedule import LEAST_CANDIDATES
 from fasteraa.testing.runners import ScriptedRunner, by_key
 from fasteraa.train import runner as runners
 from fasteraa.train.runner.local import LocalRunner
-from fasteraa.train.trainer import Training
+from fasteraa.train.training import Training
 
 from .conftest import FOUR, RECIPE, REPEATS, TWO, WORST, ForgetfulRunner, brightness_classes, cache_in, task_of
 

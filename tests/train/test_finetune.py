@@ -12,8 +12,10 @@ from fasteraa.methods.config import SearchConfig
 from fasteraa.policy import Policy
 from fasteraa.selection.config import RaceConfig, fine_tuning
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
+from fasteraa.train.group import set_rates
 from fasteraa.train.recipe import TrainRecipe, check_body, finetune_recipe, image_side, interpolation, with_settings
-from fasteraa.train.trainer import Training, set_rates, train
+from fasteraa.train.trainer import train
+from fasteraa.train.training import Training
 
 LITE0 = "timm:tf_efficientnet_lite0"
 CPU = torch.device("cpu")

@@ -15,12 +15,14 @@ from fasteraa.policy.named import named
 from fasteraa.runtime import device
 from fasteraa.runtime.processes import core_count
 from fasteraa.train import runner as runners
+from fasteraa.train.group import Group
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import RUNNERS, Engine, duration, local, make_runner, run_jobs
 from fasteraa.train.runner.local import LocalRunner, fastest
 from fasteraa.train.split import Split, fold_splits
-from fasteraa.train.trainer import Diverged, Group, Trained, Training, epochs_done
+from fasteraa.train.trainer import Diverged, Trained
+from fasteraa.train.training import Training, epochs_done
 
 
 def jobs_for(split, recipe, policies="none,uniform", seeds=2):

@@ -15,7 +15,8 @@ from fasteraa.train.guess import load_logits
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import Split
-from fasteraa.train.trainer import make_network, save_network
+from fasteraa.train.trainer import save_network
+from fasteraa.train.training import make_network
 
 
 @pytest.fixture

@@ -11,11 +11,13 @@ from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.policy.named import named
 from fasteraa.train import live_groups, trainer
+from fasteraa.train.group import Group
 from fasteraa.train.job import TrainJob
 from fasteraa.train.live_groups import LiveGroups
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner.local import LocalRunner, _part, train_group
-from fasteraa.train.trainer import Group, TrainingPart, TrainingRun, train_together
+from fasteraa.train.trainer import train_together
+from fasteraa.train.training import TrainingPart, TrainingRun
 
 FLIPS = Policy((SubPolicy(((Choice("flip", 0.5),),)),), "flips")
 

@@ -23,7 +23,8 @@ from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.runner.shared import SharedRunner, tell_end, train_along
 from fasteraa.train.split import Split
-from fasteraa.train.trainer import Training, TrainingRun, train_together
+from fasteraa.train.trainer import train_together
+from fasteraa.train.training import Training, TrainingRun
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -191,7 +192,7 @@ def test_another_rank_continues_from_the_checkpoint_of_the_first(data, held_out,
 def test_a_signal_of_one_rank_ends_all_of_them(data, held_out, recipe, tmp_path, monkeypatch):
     import signal
 
-    from fasteraa.train import trainer
+    from fasteraa.train import group
 
     @contextmanager
     def caught_by_the_second(all_of_them):
@@ -206,7 +207,7 @@ def test_a_signal_of_one_rank_ends_all_of_them(data, held_out, recipe, tmp_path,
         except Stopped as stopped:
             return str(stopped)
 
-    monkeypatch.setattr(trainer, "defer_signals", caught_by_the_second)
+    monkeypatch.setattr(group, "defer_signals", caught_by_the_second)
     assert on_ranks(2, work, tmp_path / "ranks") == [
         (signal.SIGTERM,),
         "stopped by SIGTERM, as the first rank reports",

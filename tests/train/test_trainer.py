@@ -19,9 +19,11 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, OutOfTime, RunError
 from fasteraa.policy.named import named
 from fasteraa.runtime.checkpoint import save_checkpoint
-from fasteraa.train import trainer as trainer_module
+from fasteraa.train import group as group_module
+from fasteraa.train.group import Group
 from fasteraa.train.recipe import TrainRecipe
-from fasteraa.train.trainer import Diverged, Group, Training, TrainingRun, epochs_done, train, train_together
+from fasteraa.train.trainer import Diverged, train, train_together
+from fasteraa.train.training import Training, TrainingRun, epochs_done
 
 CPU = torch.device("cpu")
 
@@ -104,8 +106,8 @@ class Stop(Exception):
 def test_a_run_that_crashed_ends_as_if_nothing_had_happened(
     data, held_out, tiny, tmp_path, monkeypatch, network, after
 ):
-    monkeypatch.setattr(trainer_module, "_FIRST_SAVE_S", 0.0)
-    monkeypatch.setattr(trainer_module, "_WORK_PER_SAVE", 0)
+    monkeypatch.setattr(group_module, "_FIRST_SAVE_S", 0.0)
+    monkeypatch.setattr(group_module, "_WORK_PER_SAVE", 0)
     recipe, checkpoint = replace(tiny, network=network, flip=True), tmp_path / "run.pt"
     whole = run(data, held_out, recipe, policy="uniform")
 
@@ -141,11 +143,11 @@ import sys, torch
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from conftest import planted
-from fasteraa.train import trainer
+from fasteraa.train import group, trainer
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.policy.named import named
 torch.set_num_threads(1)
-trainer._FIRST_SAVE_S, trainer._WORK_PER_SAVE = 0.0, 0
+group._FIRST_SAVE_S, group._WORK_PER_SAVE = 0.0, 0
 recipe = TrainRecipe(network="small", epochs=40, batch_size=16, learning_rate=0.05, cutout=3)
 trainer.train(planted(64), planted(40, seed=1), named("uniform"), recipe, 3, device="cpu",
               checkpoint=Path(sys.argv[1]), tell=lambda *row: print(row[0], flush=True))
@@ -345,8 +347,8 @@ def test_a_step_is_captured_on_the_gpu_of_its_network(data, tiny, monkeypatch):
         current.pop()
 
     monkeypatch.setattr(torch.cuda, "device", device)
-    monkeypatch.setattr(trainer_module, "network_draws", lambda seed, place: nullcontext())
-    monkeypatch.setattr(trainer_module, "CapturedGroup", lambda group: current[-1])
+    monkeypatch.setattr(group_module, "network_draws", lambda seed, place: nullcontext())
+    monkeypatch.setattr(group_module, "CapturedGroup", lambda group: current[-1])
     group = Group([Training(data, named("none"), tiny, 0, CPU)])
     group.device = torch.device("cuda", 1)
     group.capture()
@@ -367,7 +369,7 @@ def test_a_run_knows_its_share_of_the_time_and_what_calculated_it(data, held_out
     """Two runs share the first epoch; one of them continues alone, on other kernels, for two more."""
     ticks = itertools.count()  # every look at the clock is a second later: so long is an epoch
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)), time=time.time)
-    monkeypatch.setattr(trainer_module, "time", clock)
+    monkeypatch.setattr(group_module, "time", clock)
     jobs = [TrainingRun(named("none"), replace(tiny, epochs=3), seed, tmp_path / f"{seed}.pt") for seed in (0, 1)]
     with pytest.raises(OutOfTime):
         train_together(data, held_out, jobs, device="cpu", until=lambda: 0.0)

@@ -32,7 +32,7 @@ from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Runner, make_runner
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.split import Split, fold_splits
-from fasteraa.train.trainer import make_network
+from fasteraa.train.training import make_network
 
 # a training that takes a moment
 SMALL = TrainRecipe(

@@ -14,7 +14,7 @@ from fasteraa.runtime.cuda_graph import capture
 from fasteraa.train.device_batches import Batch
 
 if TYPE_CHECKING:
-    from fasteraa.train.trainer import Group
+    from fasteraa.train.group import Group
 
 _COMPILERS_OWN = (
     ".torch.jit.script_method. is deprecated",

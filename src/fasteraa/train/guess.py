@@ -14,7 +14,7 @@ from fasteraa.runtime.checkpoint import load_checkpoint, misfit
 from fasteraa.runtime.seeds import seeded
 from fasteraa.train.device_batches import centre, normalise_for
 from fasteraa.train.job import TrainJob
-from fasteraa.train.trainer import make_network
+from fasteraa.train.training import make_network
 from fasteraa.train.worker_batches import MEASURED
 
 # Values that a network sees at once. A CPU should keep them in its caches: 1,665 images of 28x28 take `small` 66 ms in

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from fasteraa.train.device_batches import DeviceFeed
 
 if TYPE_CHECKING:
-    from fasteraa.train.trainer import Group, TrainingRun
+    from fasteraa.train.group import Group
+    from fasteraa.train.training import TrainingRun
 
 
 class LiveGroups:

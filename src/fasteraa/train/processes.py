@@ -15,10 +15,10 @@ import torch
 
 from fasteraa.errors import OutOfTime, RunError
 from fasteraa.runtime.processes import end_with_parent, holding_interrupts, interrupt_on_terminate, without_main
-from fasteraa.train import trainer
+from fasteraa.train import group
+from fasteraa.train.group import Until
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.split import Split
-from fasteraa.train.trainer import Until
 
 _STOP = -math.inf  # the moment at which to end: at once, not after the epoch
 _GRACE_S = 1.0  # for workers that are to end
@@ -120,7 +120,7 @@ def _begin(work: Work, splits: list[Split], devices: list[str], started: Any, th
         device = devices[started.value % len(devices)]
         started.value += 1
     _mine = work, device, [split.on(torch.device(device)) for split in splits], end
-    setattr(trainer, "stop_requested", lambda: end.value == _STOP)  # noqa: B010  (mypy minds an assignment)
+    setattr(group, "stop_requested", lambda: end.value == _STOP)  # noqa: B010  (mypy minds an assignment)
     torch.set_num_threads(threads)
     end_with_parent()
 

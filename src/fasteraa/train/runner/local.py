@@ -16,24 +16,15 @@ from fasteraa.errors import OutOfTime, RunError
 from fasteraa.runtime.device import find_devices
 from fasteraa.runtime.processes import core_count
 from fasteraa.runtime.ranks import ALONE, Ranks
+from fasteraa.train.group import Group, Until
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.live_groups import LiveGroups
 from fasteraa.train.processes import Workers
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner.base import CachingRunner
 from fasteraa.train.split import Split
-from fasteraa.train.trainer import (
-    Diverged,
-    Group,
-    Trained,
-    Training,
-    TrainingPart,
-    TrainingRun,
-    Until,
-    epochs_done,
-    save_network,
-    train_together,
-)
+from fasteraa.train.trainer import Diverged, Trained, save_network, train_together
+from fasteraa.train.training import Training, TrainingPart, TrainingRun, epochs_done
 
 # Small networks leave most of a GPU idle. On an H200, eight runs of WRN-40-2 side by side take 2.36 ms a step each, one
 # alone 3.75; two of WRN-28-10 9.0, one alone 9.3 (batches of 128, 32x32). Of EfficientNet-Lite0 with batches of 16 at

@@ -13,11 +13,13 @@ from typing import Any
 
 from fasteraa.errors import OutOfTime
 from fasteraa.runtime.ranks import Ranks
+from fasteraa.train.group import Until
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner.local import LocalRunner, check_time, train_now
 from fasteraa.train.split import Split
-from fasteraa.train.trainer import TrainingRun, Until, train_together
+from fasteraa.train.trainer import train_together
+from fasteraa.train.training import TrainingRun
 
 
 @dataclass(frozen=True)
