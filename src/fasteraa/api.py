@@ -39,6 +39,7 @@ from fasteraa.nets.weights import digest
 from fasteraa.policy.policy import Policy
 from fasteraa.policy.resolve import load_policy
 from fasteraa.report.outputs import raced_policy, write_result, write_scores
+from fasteraa.runtime.arguments import checks_types
 from fasteraa.runtime.clock import end_of
 from fasteraa.runtime.decisions import check_decisions
 from fasteraa.runtime.device import find_device, first_device, gpu_count
@@ -75,6 +76,7 @@ APPLY_ENGINES = ("local", "ray")
 _PATIENCE_S = 3.0  # with workers of a run that was killed
 
 
+@checks_types()
 def search(
     source: Any = None,
     config: SearchConfig | None = None,
@@ -84,7 +86,7 @@ def search(
     training: RaceConfig | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     data_root: str | Path | None = None,
     minutes: float | None = None,
     engine: str = "local",
@@ -112,8 +114,9 @@ def search(
     config = with_critic_weights(config, judged)
     chosen_methods = make_methods(methods)
     end = end_of(minutes)
-    trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
-    asked, device = device, rank_device(first_device(device, devices))
+    asked = str(device)
+    trainer = Engine(name=engine, device=asked, jobs=jobs, devices=devices, address=address)
+    device = rank_device(first_device(asked, devices))
     _check_names(config, judged, device, chosen_methods, trainer)
     if out is not None and not str(out):
         raise ConfigError("out must name a folder, got ''")
@@ -147,6 +150,7 @@ def search(
         return result if folder is None else _written(result, folder, source, config, data_root)
 
 
+@checks_types()
 def race(
     candidates: Sequence[str | Policy | Candidate] | str,
     source: Any = None,
@@ -159,7 +163,7 @@ def race(
     race: RaceConfig | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     data_root: str | Path | None = None,
     minutes: float | None = None,
     engine: str = "local",
@@ -390,6 +394,7 @@ def _says_how_to_continue(folder: RunFolder | None, how: str = "add --resume") -
 # --- comparing -------------------------------------------------------------------------------------------------------
 
 
+@checks_types()
 def compare(
     source: Any = None,
     policies: str | Sequence[str | Policy] = "none,trivialaugment-wide,uniform",
@@ -402,7 +407,7 @@ def compare(
     weights: str = "",
     train: Mapping[str, Any] | None = None,
     jobs: int | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     minutes: float | None = None,
     per_op: bool = False,
     tune: bool = False,
@@ -445,7 +450,7 @@ def compare(
         "weights": weights,
         "train": train,
     }
-    trainer = Engine(name=engine, device=device, jobs=jobs, devices=devices, address=address)
+    trainer = Engine(name=engine, device=str(device), jobs=jobs, devices=devices, address=address)
     with reporting(say), set_up(source, folder, trainer, command=command, **trained, **data) as setup:
         if not setup.ranks.is_first:
             return cast(Comparison, setup.train_along())
@@ -495,6 +500,7 @@ def _measured_per_op(setup: Setup, contenders: Sequence[Contender], folder: Path
         say("per operation: time is up, nothing was measured; give the same command again to continue")
 
 
+@checks_types()
 def evaluate(
     source: Any = None, policy: str | Policy = "none", *, out: str | Path, seed: int = 0, **settings: Any
 ) -> Evaluation:
@@ -508,6 +514,7 @@ def evaluate(
 # --- applying --------------------------------------------------------------------------------------------------------
 
 
+@checks_types()
 def apply(
     source: Any = None,
     policy: str | Path | Policy = "trivialaugment-wide",
@@ -523,7 +530,7 @@ def apply(
     window: tuple[int, int] | None = None,
     broken_budget: float = 0.01,
     workers: int | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     data_root: str | Path | None = None,
     engine: str = "local",
     address: str | None = None,
@@ -548,7 +555,7 @@ def apply(
         raise ConfigError(f"workers must be at least 1, got {workers}")
     if engine not in APPLY_ENGINES:
         raise ConfigError(f"unknown engine {engine!r}: {choices_hint(engine, APPLY_ENGINES)}")
-    if engine == "ray" and device not in ("auto", "cpu"):
+    if engine == "ray" and str(device) not in ("auto", "cpu"):
         raise ConfigError(f"on a cluster cores apply the policy, so --device {device} has no place: leave it out")
     Engine(name=engine, device="auto", address=address).check()
     check_beside(source, folder)
@@ -565,7 +572,7 @@ def apply(
         size=as_size(size),
         shard_size=shard_size,
         window=check_window(window),
-        device="cpu" if engine == "ray" else str(find_device(device)),
+        device="cpu" if engine == "ray" else str(find_device(str(device))),
     )
     with reporting(say):
         images = open_images(job)

@@ -12,6 +12,7 @@ from fasteraa.errors import ConfigError
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Policy
 from fasteraa.policy.resolve import load_policy
+from fasteraa.runtime.documents import quoted
 from fasteraa.train.job import TrainJob, make_job
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import Split
@@ -76,6 +77,8 @@ def split_names(text: str) -> list[str]:
 
 
 def _contender(text: str, seeds: int) -> Contender:
+    if not isinstance(text, str):
+        raise ConfigError(f"a policy is a name, the path of a file as text, or a Policy, got {quoted(text)}")
     label, equals, paths = text.partition("=")
     if equals and "(" not in label and not Path(text).exists():
         contender = Contender(label.strip(), _policies([path.strip() for path in paths.split("+")], seeds))

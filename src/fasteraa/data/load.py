@@ -20,11 +20,13 @@ from fasteraa.data.parallel import Progress
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source, canonical_split
 from fasteraa.errors import DataError, SplitError, choices_hint
+from fasteraa.runtime.arguments import checks_types
 from fasteraa.runtime.documents import quoted
 
 _LARGEST_LEVEL = 1 << 32
 
 
+@checks_types(DataError)
 def load(
     source: Any = None,
     *,

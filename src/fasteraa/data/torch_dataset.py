@@ -5,7 +5,7 @@ One that yields (image, mask) is for semantic segmentation: the mask a Pillow im
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ _TRIED = 5  # items looked at for what they are
 def open_dataset(dataset: Any, name: str | None = None) -> Source:
     """All of it is `train`. Items are read in the calling thread: nobody promised that a Dataset bears threads."""
     title = name or type(dataset).__name__
-    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+    if isinstance(dataset, Mapping) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise DataError(
             f"a data set must be map-style (have __len__ and __getitem__), got {title}; read an iterable one into "
             "arrays first and pass (images, labels)"

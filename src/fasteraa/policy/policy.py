@@ -39,6 +39,7 @@ from fasteraa.policy.parts import (
     plain_span,
 )
 from fasteraa.policy.schedule import SchedulePart, active, flattened, intervals, parts_of, share_of, shares
+from fasteraa.runtime.arguments import checks_types
 from fasteraa.runtime.documents import quoted, read_text
 from fasteraa.runtime.files import write_atomic
 
@@ -229,6 +230,7 @@ class Policy:
         """The text of the policy file."""
         return write(self)
 
+    @checks_types(PolicyError)
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON file; either the whole file is there afterwards or the old one still is."""
         path = Path(path)
@@ -237,6 +239,7 @@ class Policy:
         write_atomic(path, self.to_json(), PolicyError)
 
     @classmethod
+    @checks_types(PolicyError)
     def load(cls, path: str | os.PathLike[str]) -> Policy:
         """Read a policy file; one that is damaged, or was changed without its hash, is refused."""
         text = read_text(path, PolicyError, most=LARGEST_FILE)

@@ -9,9 +9,11 @@ from pathlib import Path
 from fasteraa.errors import PolicyError, choices_hint, reason
 from fasteraa.policy.named import NAMES, is_name, named
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.arguments import checks_types
 from fasteraa.runtime.documents import cut, quoted
 
 
+@checks_types(PolicyError)
 def load_policy(source: str | os.PathLike[str]) -> Policy:
     """A policy by its file `runs/a/policy.json`, its run folder, its name `randaugment(2,14)`, or `hf:user/name`."""
     text = os.fspath(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fasteraa.runtime.documents import printable
 
@@ -28,6 +28,7 @@ class Epoch:
         return f"distance {self.distance:.3f}, class loss {self.class_loss:.3f}, change {self.change:.4f}"
 
 
+@runtime_checkable
 class Progress(Protocol):
     """How a run reports. All methods are called from the loop, so they must be quick."""
 

@@ -30,6 +30,7 @@ from fasteraa.data.requirements import check_for_classifiers
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source, canonical_split
 from fasteraa.errors import ConfigError, SplitError
+from fasteraa.runtime.arguments import checks_types
 from fasteraa.runtime.device import image_device
 from fasteraa.runtime.memory import machine_memory
 
@@ -97,6 +98,7 @@ def _digests(data: ImageSet) -> Iterator[bytes]:
     return (hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in data.images.numpy())
 
 
+@checks_types()
 def open_split(
     source: Any,
     *,
