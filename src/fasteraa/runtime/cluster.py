@@ -18,6 +18,8 @@ from fasteraa.runtime.documents import cut
 POLL_S = 1.0  # between looks at the cluster
 MISSED = 3  # looks in a row without an answer of the head
 KEPT = "what was finished is kept: give the same command again to continue"
+# what Ray prints of a lost worker or node, in up to 30 lines; what is done about it is reported in one line of ours
+_RAYS_OWN = "^(A worker died or was killed|Raylet is terminated|The node with node id)"
 
 
 def check_cluster(address: str | None) -> None:
@@ -55,6 +57,7 @@ def connect(address: str) -> tuple[Any, bool]:
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _RAYS_OWN)  # Ray reads it when it is imported
     try:
         import ray
     except ImportError as error:
