@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 
 
 APPLY_ENGINES = ("local", "ray")
-_PATIENCE_S = 3.0  # with workers of a run that was killed
 
 
 def search(
@@ -565,7 +564,7 @@ def apply(
     about = {"name": images.name, "images": len(images), "fingerprint": images.fingerprint}
     make_folder(folder)
     execute = _executor(engine, address, workers, images.fingerprint)
-    with exclusive(folder, patience=_PATIENCE_S):
+    with exclusive(folder):
         try:
             return run_job(replace(job, window=images.window), about, execute, broken_budget, say)
         except KeyboardInterrupt as stopped:
