@@ -19,7 +19,7 @@ POLL_S = 1.0  # between looks at the cluster
 MISSED = 3  # looks in a row without an answer of the head
 KEPT = "what was finished is kept: give the same command again to continue"
 # what Ray prints of a lost worker or node, in up to 30 lines; what is done about it is reported in one line of ours
-_RAYS_OWN = "^(A worker died or was killed|Raylet is terminated|The node with node id)"
+_RAYS_OWN = r"^(A worker died or was killed|Raylet is terminated|The node with node id|Task \S+ failed\. There are)"
 
 
 def check_cluster(address: str | None) -> None:
