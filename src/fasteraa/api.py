@@ -493,13 +493,20 @@ def _measured_per_op(setup: Setup, contenders: Sequence[Contender], folder: Path
 
 
 def evaluate(
-    source: Any = None, policy: str | Policy = "none", *, out: str | Path, seed: int = 0, **settings: Any
+    source: Any = None,
+    policy: str | Policy = "none",
+    *,
+    out: str | Path,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **settings: Any,
 ) -> Evaluation:
     """Train a network once with one policy: a single run of `compare`, kept in the same folder.
 
     `settings` are those of `compare` that say what is trained: recipe, network, train, device, size, subset, ...
     """
-    return run_evaluation(source, policy, Path(out), seed, **settings)
+    with reporting((progress or Silent()).say):
+        return run_evaluation(source, policy, Path(out), seed, **settings)
 
 
 # --- applying --------------------------------------------------------------------------------------------------------
