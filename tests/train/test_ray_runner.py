@@ -417,3 +417,5 @@ def test_no_ray_there(tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(ConfigError, match=r"there is no Ray at 127.0.0.1:1: give HOST:PORT"):
         RayRunner(RunCache(tmp_path).open(), address="127.0.0.1:1").prepare([])
+    with pytest.raises(ConfigError, match=r"there is no Ray on this machine \("):
+        RayRunner(RunCache(tmp_path).open()).prepare([])

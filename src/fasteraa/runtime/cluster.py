@@ -48,8 +48,9 @@ def connect(address: str) -> tuple[Any, bool]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         if "ersion mismatch" in str(error):
             raise ConfigError(_mismatch(str(error))) from error
+        where = "on this machine" if address == "auto" else f"at {address}"
         raise ConfigError(
-            f"there is no Ray at {address} ({cut(str(error).strip().splitlines()[0], 120)}): start one (ray start "
+            f"there is no Ray {where} ({cut(str(error).strip().splitlines()[0], 120)}): start one (ray start "
             "--head), or give HOST:PORT of a head"
         ) from error
     return ray, True
