@@ -1,14 +1,19 @@
 """A folder is for one process at a time."""
 
 import errno
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 import fasteraa
 from fasteraa.errors import RunError
+from fasteraa.runtime import lock
 from fasteraa.runtime.lock import LOCK, exclusive
 
 HOLD = """
@@ -19,6 +24,11 @@ with exclusive(Path(sys.argv[1])):
     print("inside", flush=True)
     sys.stdin.read()
 """
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(lock, "_PATIENCE_S", 0.0)
 
 
 @pytest.fixture
@@ -81,6 +91,28 @@ def test_a_process_that_was_killed_keeps_nobody_out(other, tmp_path):
     other.kill()
     other.wait()
     assert (tmp_path / LOCK).exists()
+    with exclusive(tmp_path):
+        pass
+
+
+def _killed_with_a_worker(folder, seconds):
+    with exclusive(folder):
+        if os.fork() == 0:
+            time.sleep(seconds)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_workers_of_a_process_that_was_killed_are_waited_for(tmp_path, monkeypatch):
+    """They may still be writing."""
+    process = multiprocessing.get_context("fork").Process(target=_killed_with_a_worker, args=(tmp_path, 1.5))
+    process.start()
+    process.join()
+    with pytest.raises(RunError, match="is at work in the folder"), exclusive(tmp_path):
+        pass
+    monkeypatch.setattr(lock, "_PATIENCE_S", 10.0)
     with exclusive(tmp_path):
         pass
 
