@@ -1,6 +1,7 @@
 """A folder is for one process at a time."""
 
 import errno
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import ModuleType
 
 import pytest
 
@@ -128,4 +130,21 @@ def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path, monkeypatch, numb
     with exclusive(tmp_path), exclusive(tmp_path):
         pass
     with exclusive(tmp_path / "nowhere"):  # who writes there first says so
+        pass
+
+
+def test_an_older_filelock_locks_as_well(other, tmp_path, monkeypatch):
+    pytest.importorskip("fcntl")
+    monkeypatch.setitem(sys.modules, "filelock", ModuleType("filelock"))
+    spec = importlib.util.spec_from_file_location("older_lock", lock.__file__)
+    older = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(older)
+    monkeypatch.setattr(older, "_PATIENCE_S", 0.0)
+    with pytest.raises(RunError, match="is at work in the folder"), older.exclusive(tmp_path):
+        pass
+    other.kill()
+    other.wait()
+    with older.exclusive(tmp_path), pytest.raises(RunError), exclusive(tmp_path):
+        pass
+    with exclusive(tmp_path):
         pass

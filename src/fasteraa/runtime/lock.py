@@ -8,9 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import lock_descriptor, unlock_descriptor
-
 from fasteraa.errors import RunError
+
+try:
+    from filelock import lock_descriptor, unlock_descriptor
+except ImportError:  # a filelock before 3.30, where this is used without being installed
+    import fcntl
+
+    def lock_descriptor(fd: int, *, blocking: bool = True, poll_interval: float = 0.05) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock_descriptor(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
 
 LOCK = ".lock"
 _PATIENCE_S = 3.0  # with forked workers of a process that was killed: they share its lock, and end a moment after it
