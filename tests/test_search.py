@@ -95,6 +95,24 @@ def test_the_result_and_the_folder(data, tmp_path):
     assert own == {"metrics.jsonl", "checkpoint.pt", "faster-aa.json", "start.json"}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "policy.json",
+        "result.json",
+        "preview.png",
+        *(f"methods/faster-aa/{name}" for name in ("metrics.jsonl", "faster-aa.json", "start.json")),
+    ],
+)
+def test_a_resume_makes_what_is_lost_or_damaged_again(data, tmp_path, name):
+    search(data, replace(QUICK, epochs=1), out=tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    for content in (None, whole[: len(whole) // 2]):
+        (tmp_path / name).unlink() if content is None else (tmp_path / name).write_bytes(content)
+        search(data, replace(QUICK, epochs=1), out=tmp_path, resume=True)
+        assert (tmp_path / name).read_bytes() == whole
+
+
 @pytest.mark.parametrize("name", ["policy.json", "methods"])
 def test_what_lies_in_a_folder_is_not_overwritten(data, tmp_path, name):
     (tmp_path / name).write_text("mine")

@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 
 
 APPLY_ENGINES = ("local", "ray")
-_PATIENCE_S = 3.0  # with workers of a run that was killed
 
 
 @checks_types()
@@ -502,13 +501,20 @@ def _measured_per_op(setup: Setup, contenders: Sequence[Contender], folder: Path
 
 @checks_types()
 def evaluate(
-    source: Any = None, policy: str | Policy = "none", *, out: str | Path, seed: int = 0, **settings: Any
+    source: Any = None,
+    policy: str | Policy = "none",
+    *,
+    out: str | Path,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **settings: Any,
 ) -> Evaluation:
     """Train a network once with one policy: a single run of `compare`, kept in the same folder.
 
     `settings` are those of `compare` that say what is trained: recipe, network, train, device, size, subset, ...
     """
-    return run_evaluation(source, policy, Path(out), seed, **settings)
+    with reporting((progress or Silent()).say):
+        return run_evaluation(source, policy, Path(out), seed, **settings)
 
 
 # --- applying --------------------------------------------------------------------------------------------------------
@@ -579,7 +585,7 @@ def apply(
     about = {"name": images.name, "images": len(images), "fingerprint": images.fingerprint}
     make_folder(folder)
     execute = _executor(engine, address, workers, images.fingerprint)
-    with exclusive(folder, patience=_PATIENCE_S):
+    with exclusive(folder):
         try:
             return run_job(replace(job, window=images.window), about, execute, broken_budget, say)
         except KeyboardInterrupt as stopped:

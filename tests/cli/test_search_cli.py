@@ -419,8 +419,8 @@ def test_a_run_of_version_01_is_not_resumed(command, tmp_path, inside):
     done = inside(command, "--resume", "--out", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"fasteraa: the run in {str(tmp_path)!r} is of version 0.1, which this version cannot resume: start another "
-        "(--out)\n"
+        f"fasteraa: the run in {str(tmp_path)!r} is of version 0.1, which this version cannot resume, or lines of "
+        "its config.toml are lost: restore the file, or start another run (--out)\n"
     )
 
 

@@ -1,5 +1,6 @@
 """Sets that do not fit: names are listed, a subset is held and named, and a word is said now and then."""
 
+import json
 import os
 import re
 import time
@@ -164,6 +165,13 @@ def test_compare_says_which(grow, small_limits, tmp_path):
     compare(root, "none", out=tmp_path / "out", seeds=1, minutes=0, progress=progress)
     assert said[0].startswith("pictures has 60 training images: 12 of them are used and held in memory")
     assert said[1] == "pictures: 6 of its 60 held-out images measure, drawn by class with seed 0"
+
+
+def test_evaluate_says_which(grow, small_limits, fasteraa, tmp_path):
+    root = grow({"train/a": 40, "train/b": 20, "test/a": 30, "test/b": 30})
+    words = ["evaluate", root, "--epochs", 1, "--out", tmp_path / "out", "--device", "cpu"]
+    assert fasteraa(*words)[1].startswith("pictures has 60 training images: 12 of them are used and held in memory")
+    assert json.loads(fasteraa(*words, "--json")[1])["label"] == "none"
 
 
 def test_search_says_which(grow, small_limits, fasteraa, tmp_path):

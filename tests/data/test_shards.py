@@ -189,6 +189,32 @@ def test_an_archive_that_ends_too_early_is_named(forty):
         load(file)
 
 
+@pytest.mark.parametrize("length", [2048, 4096, 8192, None])
+def test_zeros_in_the_place_of_members_are_named(forty, length):
+    """A lost page of a disk, or a download whose end has not come: to tarfile the end of the archive."""
+    file, headers = forty
+    content = file.read_bytes()
+    start = headers["20.png"]
+    end = len(content) if length is None else start + length
+    file.write_bytes(content[:start] + bytes(end - start) + content[end:])
+    loaded = load(file, broken_budget=0.5)
+    assert len(loaded) == (20 if length is None else 40 - length // 2048)
+    ((path, reason),) = [(item.path, item.reason) for item in loaded.broken]
+    assert path == str(file)
+    assert reason.startswith(f"at byte {start} are {end - start:,} zeros, which is not how an archive ends")
+
+
+@pytest.mark.parametrize("record", [1, 20, 128])
+def test_archives_end_with_records_of_many_sizes(forty, record):
+    file, headers = forty
+    bare = file.read_bytes()[: headers["39.cls"] + 1024] + bytes(1024)
+    filled = bare + bytes(-len(bare) % (record * 512))
+    assert (record == 1) == (filled == bare)
+    for content in (filled, filled * 2) if record != 128 else (filled,):
+        file.write_bytes(content)
+        assert load(file).broken == ()
+
+
 def test_archives_in_a_row_are_all_read(forty, tmp_path, paint):
     file, _ = forty
     write_shard(tmp_path / "t.tar", [("x.png", paint(90)), ("x.cls", b"1")])

@@ -354,16 +354,16 @@ def test_ctrl_c_says_how_to_continue(make, monkeypatch):
     [
         ({"policy": "none"}, "another policy"),
         ({"seed": 1}, "another seed"),
-        ({"copies": 3}, "another copies"),
+        ({"copies": 3}, "another number of copies"),
         ({"format": "folder"}, "another format"),
         ({"size": 8}, "another size"),
-        ({"source": None}, "another name"),
+        ({"source": None}, "another source"),
     ],
 )
 def test_other_settings_are_refused(make, tmp_path, settings, said):
     make()
     before = content(tmp_path / "out")
-    with pytest.raises(RunError, match=rf"holds images of {said} .*choose another folder"):
+    with pytest.raises(RunError, match=rf"was begun with {said} .*choose another folder"):
         make(**settings)
     assert content(tmp_path / "out") == before
 
@@ -371,7 +371,7 @@ def test_other_settings_are_refused(make, tmp_path, settings, said):
 def test_another_image_is_another_source(make, photos):
     make()
     (photos / "cat" / "new.png").write_bytes((photos / "cat" / "cat.0.png").read_bytes())
-    with pytest.raises(RunError, match="holds images of another images"):
+    with pytest.raises(RunError, match=r"out' was begun with another number of images \(\d+, not \d+\)"):
         make()
 
 
@@ -380,6 +380,7 @@ def test_a_folder_with_something_else_is_refused(make, tmp_path):
     (tmp_path / "out" / "mine-000000.tar").write_bytes(b"")
     with pytest.raises(RunError, match=r"holds 'mine-000000.tar', which fasteraa apply did not write"):
         make()
+    assert os.listdir(tmp_path / "out") == ["mine-000000.tar"]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,21 @@
 """A folder is for one process at a time."""
 
 import errno
+import importlib.util
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from types import ModuleType
 
 import pytest
 
 import fasteraa
 from fasteraa.errors import RunError
+from fasteraa.runtime import lock
 from fasteraa.runtime.lock import LOCK, exclusive
 
 HOLD = """
@@ -19,6 +26,11 @@ with exclusive(Path(sys.argv[1])):
     print("inside", flush=True)
     sys.stdin.read()
 """
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(lock, "_PATIENCE_S", 0.0)
 
 
 @pytest.fixture
@@ -85,6 +97,28 @@ def test_a_process_that_was_killed_keeps_nobody_out(other, tmp_path):
         pass
 
 
+def _killed_with_a_worker(folder, seconds):
+    with exclusive(folder):
+        if os.fork() == 0:
+            time.sleep(seconds)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_workers_of_a_process_that_was_killed_are_waited_for(tmp_path, monkeypatch):
+    """They may still be writing."""
+    process = multiprocessing.get_context("fork").Process(target=_killed_with_a_worker, args=(tmp_path, 1.5))
+    process.start()
+    process.join()
+    with pytest.raises(RunError, match="is at work in the folder"), exclusive(tmp_path):
+        pass
+    monkeypatch.setattr(lock, "_PATIENCE_S", 10.0)
+    with exclusive(tmp_path):
+        pass
+
+
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOLCK])
 def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path, monkeypatch, number):
     fcntl = pytest.importorskip("fcntl")
@@ -96,4 +130,21 @@ def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path, monkeypatch, numb
     with exclusive(tmp_path), exclusive(tmp_path):
         pass
     with exclusive(tmp_path / "nowhere"):  # who writes there first says so
+        pass
+
+
+def test_an_older_filelock_locks_as_well(other, tmp_path, monkeypatch):
+    pytest.importorskip("fcntl")
+    monkeypatch.setitem(sys.modules, "filelock", ModuleType("filelock"))
+    spec = importlib.util.spec_from_file_location("older_lock", lock.__file__)
+    older = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(older)
+    monkeypatch.setattr(older, "_PATIENCE_S", 0.0)
+    with pytest.raises(RunError, match="is at work in the folder"), older.exclusive(tmp_path):
+        pass
+    other.kill()
+    other.wait()
+    with older.exclusive(tmp_path), pytest.raises(RunError), exclusive(tmp_path):
+        pass
+    with exclusive(tmp_path):
         pass

@@ -69,6 +69,14 @@ def test_the_first_rank_is_missed_by_the_others_and_the_second_says_so(watches):
     assert watches[1].told_by == 1
 
 
+def test_a_rank_that_is_still_loading_is_not_missed(watches):
+    beat(watches[1:], 2 * ranks._LOST)
+    assert watches[1].trouble is None
+    beat(watches, 1)
+    beat(watches[1:], ranks._LOST + 1)
+    assert watches[1].trouble.startswith("rank 0 of 3 has ended")
+
+
 def test_who_ends_well_is_not_missed(watches):
     beat(watches, 2)
     watches[1].end(None)

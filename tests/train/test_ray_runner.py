@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fasteraa.api import compare, search
+from fasteraa.data.large import reporting
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.runtime import cluster as cluster_module
 from fasteraa.runtime.cluster import check_versions, versions
@@ -148,9 +149,10 @@ def test_images_are_sent_once_and_actors_stay(ray, tmp_path):
 
 def test_what_a_lost_worker_was_doing_is_done_again(ray, tmp_path):
     ray.deadly[0] = 2
-    jobs = small_jobs()
-    with RayRunner(RunCache(tmp_path).open()) as runner:
+    jobs, lines = small_jobs(), []
+    with reporting(lines.append), RayRunner(RunCache(tmp_path).open()) as runner:
         outcomes = {job.key: outcome for job, outcome in runner.run(jobs)}
+    assert lines == 2 * ["a worker of the Ray cluster was lost, its trainings run again: none, seed 0"]
     assert outcomes.keys() == {job.key for job in jobs}
     assert ray.calls["train"] == len(jobs) + 2  # nothing that was finished
     assert ray.made == 4
@@ -324,13 +326,13 @@ def cluster(monkeypatch):
 
 
 def read(driver, count):
-    """The seeds of the next trainings that are finished; Ray's own words are left out."""
+    """The seeds of the next trainings that are finished; Ray says nothing of its own."""
     seeds = []
     while len(seeds) < count:
         line = driver.stdout.readline()
         assert line, f"the driver ended after {seeds}"
-        assert not line.startswith("fasteraa:"), line
-        seeds += [int(line)] if line.strip().isdecimal() else []
+        assert line.strip().isdecimal(), line
+        seeds.append(int(line))
     return seeds
 
 
@@ -415,3 +417,5 @@ def test_no_ray_there(tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(ConfigError, match=r"there is no Ray at 127.0.0.1:1: give HOST:PORT"):
         RayRunner(RunCache(tmp_path).open(), address="127.0.0.1:1").prepare([])
+    with pytest.raises(ConfigError, match=r"there is no Ray on this machine \("):
+        RayRunner(RunCache(tmp_path).open()).prepare([])

@@ -187,16 +187,35 @@ def _sample(entry: tarfile.TarInfo) -> tuple[str, str]:
 
 def _entries(file: BinaryIO, shard: str, damage: list[Broken]) -> Iterator[tarfile.TarInfo]:
     """The members up to the end of the file, past headers that are damaged and ends of archives in a row."""
+    begin = 0  # of the archive we are in
     start: int | None = 0
     while start is not None:
         walk = _Walk(file, start)
         yield from walk
         stop, start = walk.stop, _next_header(file, walk.stop)
-        if _holds_more_than_zeros(file, stop, start):
-            lost = "all that follows is" if start is None else f"what lies before byte {start} is"
+        end = file.seek(0, os.SEEK_END) if start is None else start
+        lost = "all that follows is" if start is None else f"what lies before byte {start} is"
+        if _holds_more_than_zeros(file, stop, end):
             damage.append(Broken(shard, f"the tar header at byte {stop} is damaged: {lost} lost"))
-        elif start is None and file.seek(0, os.SEEK_END) < stop + tarfile.BLOCKSIZE:
+        elif end < stop + tarfile.BLOCKSIZE:
             damage.append(Broken(shard, "it ends without the mark of an archive's end: members may be lost"))
+        elif not _ends_archive(end - begin, end - stop, last=start is None):
+            zeros = f"at byte {stop} are {end - stop:,} zeros, which is not how an archive ends"
+            damage.append(Broken(shard, f"{zeros}: {lost} perhaps lost"))
+        else:
+            begin = end
+
+
+def _ends_archive(size: int, zeros: int, last: bool) -> bool:
+    """Whether an archive of this size may end with so many zeros: two blocks, and what fills a record.
+
+    A record has 20 blocks; behind the last archive, any power of two. A lost page of a disk looks like the latter.
+    """
+    filling = zeros - 2 * tarfile.BLOCKSIZE
+    record = tarfile.RECORDSIZE if size % tarfile.RECORDSIZE == 0 else 0
+    if last:
+        return filling < max(record, size & -size)
+    return filling == 0 or 0 < filling < record
 
 
 class _Walk:
@@ -238,9 +257,9 @@ def _next_header(file: BinaryIO, start: int) -> int | None:
     return None
 
 
-def _holds_more_than_zeros(file: BinaryIO, start: int, end: int | None) -> bool:
+def _holds_more_than_zeros(file: BinaryIO, start: int, end: int) -> bool:
     file.seek(start)
-    while chunk := file.read(_SCANNED if end is None else min(_SCANNED, end - start)):
+    while chunk := file.read(min(_SCANNED, max(end - start, 0))):
         if chunk.count(0) < len(chunk):
             return True
         start += len(chunk)

@@ -22,6 +22,7 @@ from fasteraa.runtime.documents import cut, read_json
 from fasteraa.runtime.files import explain_os_error, replacing, sealed, unsealed
 
 MANIFEST = "apply.json"
+_WORDS = {"images": "number of images", "copies": "number of copies", "name": "source"}  # of the manifest, in a message
 _EVERY_S = 10.0  # between two lines of progress
 Say = Callable[[str], None]
 Execute = Callable[[ApplyJob, Sequence[ShardTask]], Generator[ShardTask, None, None]]  # tasks as they are done
@@ -83,13 +84,6 @@ def _open(job: ApplyJob, manifest: dict[str, Any]) -> None:
             ) from error
         _check_same(before, manifest, job.folder)
         return
-    others = [entry.name for entry in os.scandir(job.folder) if not entry.name.startswith(".")]
-    others = [name for name in others if name != part_of(file).name]
-    if others:
-        raise RunError(
-            f"the folder {str(job.folder)!r} holds {others[0]!r}, which fasteraa apply did not write: choose an empty "
-            "one (--out)"
-        )
     _write(file, json.dumps(sealed(_with_versions(manifest)), indent=1) + "\n")
 
 
@@ -100,7 +94,7 @@ def _check_same(before: Any, now: Mapping[str, Any], folder: Path) -> None:
         for name, value in json.loads(json.dumps(now[part])).items():
             if old.get(name) != value:
                 raise RunError(
-                    f"the folder {str(folder)!r} holds images of another {name.replace('_', ' ')} "
+                    f"the folder {str(folder)!r} was begun with another {_WORDS.get(name, name.replace('_', ' '))} "
                     f"({cut(old.get(name), 80)}, not {cut(value, 80)}): choose another folder (--out), or give the "
                     "command that it was begun with"
                 )
@@ -198,8 +192,15 @@ class _Progress:
 
 
 def make_folder(folder: Path) -> None:
-    """See that it can be written, before any work is done."""
+    """See that it can be written, before any work is done. A folder with something else in it is left as it is."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"images are written to a folder, {str(folder)!r} is a file: choose another (--out)")
     with explain_os_error(folder):
+        names = {entry.name for entry in os.scandir(folder)} if folder.exists() else set()
+        others = sorted(name for name in names if not name.startswith(".") and name != part_of(folder / MANIFEST).name)
+        if others and MANIFEST not in names:
+            raise RunError(
+                f"the folder {str(folder)!r} holds {others[0]!r}, which fasteraa apply did not write: choose an empty "
+                "one (--out)"
+            )
         (folder / RECORDS).mkdir(parents=True, exist_ok=True)

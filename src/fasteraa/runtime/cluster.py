@@ -18,6 +18,8 @@ from fasteraa.runtime.documents import cut
 POLL_S = 1.0  # between looks at the cluster
 MISSED = 3  # looks in a row without an answer of the head
 KEPT = "what was finished is kept: give the same command again to continue"
+# what Ray prints of a lost worker or node, in up to 30 lines; what is done about it is reported in one line of ours
+_RAYS_OWN = r"^(A worker died or was killed|Raylet is terminated|The node with node id|Task \S+ failed\. There are)"
 
 
 def check_cluster(address: str | None) -> None:
@@ -46,8 +48,9 @@ def connect(address: str) -> tuple[Any, bool]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         if "ersion mismatch" in str(error):
             raise ConfigError(_mismatch(str(error))) from error
+        where = "on this machine" if address == "auto" else f"at {address}"
         raise ConfigError(
-            f"there is no Ray at {address} ({cut(str(error).strip().splitlines()[0], 120)}): start one (ray start "
+            f"there is no Ray {where} ({cut(str(error).strip().splitlines()[0], 120)}): start one (ray start "
             "--head), or give HOST:PORT of a head"
         ) from error
     return ray, True
@@ -55,6 +58,7 @@ def connect(address: str) -> tuple[Any, bool]:
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _RAYS_OWN)  # Ray reads it when it is imported
     try:
         import ray
     except ImportError as error:

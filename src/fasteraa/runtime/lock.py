@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from fasteraa.errors import RunError
 
+try:
+    from filelock import lock_descriptor, unlock_descriptor
+except ImportError:  # a filelock before 3.30, where this is used without being installed
+    import fcntl
+
+    def lock_descriptor(fd: int, *, blocking: bool = True, poll_interval: float = 0.05) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock_descriptor(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 LOCK = ".lock"
+_PATIENCE_S = 3.0  # with forked workers of a process that was killed: they share its lock, and end a moment after it
+_EVERY_S = 0.05  # between two tries
 
 
 @contextmanager
-def exclusive(folder: Path, patience: float = 0) -> Iterator[None]:
+def exclusive(folder: Path) -> Iterator[None]:
     """Refuse a folder that another process works in; where there are no locks, nobody is kept out.
 
-    `patience` (seconds) is for those whose forked workers share the lock, and end a moment after them.
+    Of a descriptor, not `FileLock`: that one is closed in forked workers, which would go on without it.
     """
-    lock = FileLock(folder / LOCK, timeout=patience)
     try:
-        lock.acquire()
-    except Timeout:
-        raise RunError(
-            f"another process is at work in the folder {str(folder)!r}: wait for it, or choose another (--out)"
-        ) from None
-    except (OSError, NotImplementedError):  # who may not write here learns it from what is written first
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError:  # who may not write here learns it from what is written first
         yield
         return
+    locked = False
     try:
+        locked = _lock(descriptor, folder)
         yield
     finally:
-        lock.release()
+        if locked:
+            unlock_descriptor(descriptor)  # workers may still have it open
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> bool:
+    """False where there are no locks."""
+    latest = time.monotonic() + _PATIENCE_S
+    try:
+        while not lock_descriptor(descriptor, blocking=False):
+            if time.monotonic() > latest:
+                raise RunError(
+                    f"another process is at work in the folder {str(folder)!r}: wait for it, or choose another (--out)"
+                )
+            time.sleep(_EVERY_S)
+    except OSError:
+        return False
+    return True

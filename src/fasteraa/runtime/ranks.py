@@ -286,7 +286,7 @@ class Watch(threading.Thread):
             self._note(text, 0)
         for rank, (sign, missing) in self._seen.items():
             now = self.store.add(f"beat/{rank}", 0)
-            missing = 0 if now != sign else missing + 1
+            missing = missing + 1 if now == sign and now else 0  # none at all: it is still loading
             self._seen[rank] = now, missing
             if missing >= self.patience and not self.store.add(f"over/{rank}", 0):
                 text = f"rank {rank} of {self.size} has ended (it was killed, or its machine was lost): {_CONTINUE}"

@@ -124,8 +124,8 @@ class RunFolder:
         tables, digests = read_toml(self.config), self._digests()
         if not digests and "run" not in tables:  # it wrote the settings of its search alone
             raise RunError(
-                f"the run in {str(self.path)!r} is of version 0.1, which this version cannot resume: start another "
-                "(--out)"
+                f"the run in {str(self.path)!r} is of version 0.1, which this version cannot resume, or lines of its "
+                "config.toml are lost: restore the file, or start another run (--out)"
             )
         self.check_settings(tables)
 

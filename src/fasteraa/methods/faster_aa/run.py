@@ -400,6 +400,7 @@ class Run:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise misfit(self.files.checkpoint, error) from error
+        self.save_start()  # it may be lost or damaged
         self.saved_epoch = self.epoch
         self.files.write_metrics([asdict(row) for row in self.epochs])
         done = self.epoch >= self.planned

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fasteraa.data.large import tell
 from fasteraa.errors import ConfigError, FasterAAError, OutOfTime, RunError
 from fasteraa.runtime.cluster import KEPT, POLL_S, Head, check_cluster, check_versions, connect, versions
 from fasteraa.runtime.documents import cut
@@ -133,6 +134,7 @@ class RayRunner(CachingRunner):
                     f"{job}: {_LOSSES} workers were lost while they trained it, perhaps for lack of memory: {KEPT}, "
                     "with fewer at once (--jobs)"
                 )
+        tell(f"a worker of the Ray cluster was lost, its trainings run again: {', '.join(map(str, group))}")
         return [[job] for job in group]
 
     def _keep_results(
