@@ -210,7 +210,7 @@ def test_any_method_is_asked_before_anything_is_done_and_may_end_early(data, tmp
     method, config = Picky(), replace(QUICK, critic="wrn-40")
     result = fasteraa.search(data, config, methods=[method], race=False, out=tmp_path / "run")
     assert "none ended early (--resume continues)." in (tmp_path / "run" / "summary.txt").read_text()
-    assert result.policy.provenance["method"] == "race"
+    assert result.policy.provenance["method"] == "picky"
     fasteraa.search(data, config, methods=[method], race=False, out=tmp_path / "run", resume=True)
     assert method.asked == [0, 0, ("picky", 0)]
 
