@@ -241,6 +241,19 @@ def test_names_are_checked_before_a_folder_is_made(data, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("source", ["nowhere", None])
+def test_a_start_that_fails_leaves_the_disk_as_it_was(tmp_path, monkeypatch, source):
+    """Images that are not there, and a subset that there cannot be."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    for out in ("runs/deep", "there"):
+        with pytest.raises(DataError):
+            search(source, replace(QUICK, subset=10**6), out=out)
+    with pytest.raises(ConfigError, match="seeds and jobs must be at least 1"):
+        fasteraa.race("general", train=lambda *given: 0.0, key="k", seeds=0, out="runs/scores")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
 # --- resuming --------------------------------------------------------------------------------------------------------
 
 

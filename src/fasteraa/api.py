@@ -126,6 +126,7 @@ def search(
         folder = RunFolder(Path(out)) if out is not None and ranks.is_first else None
         if folder is not None:
             check_beside(source, folder.path)
+            stack.enter_context(folder.removed_if_empty())
             _open(folder, config, settings, chosen_methods, resume)
             stack.enter_context(exclusive(folder.path))
         with reporting(progress.say):
@@ -222,14 +223,15 @@ def _race_by_scores(
 ) -> ScoreResult:
     """A command gets a GPU of its own; without `jobs` there are as many runs at once as GPUs."""
     folder, is_command = RunFolder(out), isinstance(train, Command)
-    folder.open_scores()
     gpus = visible_gpus(gpu_count()) if is_command else ()
     key = key or (train.key if isinstance(train, Command) else main_module_key(train))
     more = {"key": key, "jobs": jobs or max(1, len(gpus)), "gpus": gpus, **options}
     again = "give the same command again" if is_command else "call it again"
-    with exclusive(out), _says_how_to_continue(folder, again):
-        result = race_scores(candidates, train, folder=folder.scores, **more)
-        write_scores(result, folder)
+    with folder.removed_if_empty():
+        folder.open_scores()
+        with exclusive(out), _says_how_to_continue(folder, again):
+            result = race_scores(candidates, train, folder=folder.scores, **more)
+            write_scores(result, folder)
     return result
 
 

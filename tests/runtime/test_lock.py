@@ -148,3 +148,25 @@ def test_an_older_filelock_locks_as_well(other, tmp_path, monkeypatch):
         pass
     with exclusive(tmp_path):
         pass
+
+
+def test_work_that_fails_leaves_no_lock_file_that_was_not_there(tmp_path):
+    with pytest.raises(KeyboardInterrupt), exclusive(tmp_path):
+        raise KeyboardInterrupt
+    assert not (tmp_path / LOCK).exists()
+    with exclusive(tmp_path):
+        pass
+    with pytest.raises(ValueError, match="of the work"), exclusive(tmp_path):
+        raise ValueError("of the work")
+    assert (tmp_path / LOCK).exists()
+
+
+def test_who_waited_for_a_lock_file_that_was_removed_locks_the_next_one(other, tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_PATIENCE_S", 10.0)
+    first = threading.Timer(0.3, lambda: ((tmp_path / LOCK).unlink(), other.kill()))
+    first.start()
+    with exclusive(tmp_path):
+        monkeypatch.setattr(lock, "_PATIENCE_S", 0.0)
+        with pytest.raises(RunError, match="is at work in the folder"), exclusive(tmp_path):
+            pass
+    first.join()

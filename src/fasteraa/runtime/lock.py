@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fasteraa.errors import RunError
@@ -35,21 +35,48 @@ _EVERY_S = 0.05  # between two tries
 def exclusive(folder: Path) -> Iterator[None]:
     """Refuse a folder that another process works in; where there are no locks, nobody is kept out.
 
-    Of a descriptor, not `FileLock`: that one is closed in forked workers, which would go on without it.
+    Of a descriptor, not `FileLock`: that one is closed in forked workers, which would go on without it. Work that fails
+    in a folder without a lock file leaves none.
     """
+    file = folder / LOCK
+    is_new = not os.path.exists(file)
     try:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor, locked = _locked(file)
     except OSError:  # who may not write here learns it from what is written first
         yield
         return
-    locked = False
     try:
-        locked = _lock(descriptor, folder)
         yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):
+                file.unlink()
+        raise
     finally:
         if locked:
             unlock_descriptor(descriptor)  # workers may still have it open
         os.close(descriptor)
+
+
+def _locked(file: Path) -> tuple[int, bool]:
+    """The descriptor of the lock file, and whether it could be locked; not of a file that was removed meanwhile."""
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            locked = _lock(descriptor, file.parent)
+            if _is_open(file, descriptor):
+                return descriptor, locked
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _is_open(file: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(file), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(descriptor: int, folder: Path) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ class RunFolder:
             say(f"{len(broken)} images could not be read: see {str(self.broken)!r}")
             lines = (json.dumps({"path": each.path, "reason": each.reason}) + "\n" for each in broken)
             write_atomic(self.broken, "".join(lines))
+
+    @contextmanager
+    def removed_if_empty(self) -> Iterator[None]:
+        """A start that fails before it writes anything leaves no folder that was not there."""
+        made = [each for each in (self.scores, self.path, *self.path.parents) if not os.path.exists(each)]
+        try:
+            yield
+        except BaseException:
+            for each in made:
+                with suppress(OSError):
+                    each.rmdir()
+            raise
 
     @contextmanager
     def restored_if_refused(self) -> Iterator[None]:
