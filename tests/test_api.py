@@ -148,7 +148,7 @@ class StopsAt(Silent):
 def test_stopped_and_resumed_from_python_it_is_the_same_search(finished, tmp_path, words):
     _, result = finished
     with pytest.raises(
-        Stopped, match=r"everything that was finished is kept in .*: add --resume to continue"
+        Stopped, match=r"everything that was finished is kept in .*: add resume=True to continue"
     ) as caught:
         search(tmp_path / "run", progress=StopsAt(words))
     assert caught.value.exit_code == 130

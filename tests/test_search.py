@@ -123,7 +123,7 @@ def test_what_lies_in_a_folder_is_not_overwritten(data, tmp_path, name):
 
 def test_folders_are_not_mixed_up(data, tmp_path):
     search(data, replace(QUICK, epochs=1), out=tmp_path / "run")
-    with pytest.raises(RunError, match="holds a run already: add --resume to continue it"):
+    with pytest.raises(RunError, match="holds a run already: add resume=True to continue it"):
         search(data, out=tmp_path / "run")
     with pytest.raises(RunError, match="started with seed = 0, now it is 5"):
         search(data, replace(QUICK, seed=5), out=tmp_path / "run", resume=True)
@@ -359,7 +359,7 @@ def test_killed_and_resumed(tmp_path):
     stopped.send_signal(signal.SIGTERM)
     _, error = stopped.communicate(timeout=300)
     assert "stopped by SIGTERM" in error
-    assert "add --resume to continue" in error
+    assert "add resume=True to continue" in error
     resumed, _ = start(tmp_path / "cut", "--resume").communicate(timeout=600)
     assert resumed.strip() == whole.strip() != ""
 

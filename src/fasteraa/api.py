@@ -384,12 +384,12 @@ def _validation(
     return load_validation(source, race.validation, data, data_root=data_root, interpolation=filter_)
 
 
-def _says_how_to_continue(folder: RunFolder | None, how: str = "add --resume") -> AbstractContextManager[None]:
+def _says_how_to_continue(folder: RunFolder | None, how: str = "add resume=True") -> AbstractContextManager[None]:
     """Where there is a folder."""
     if folder is None:
         return nullcontext()
     words = f"stopped; everything that was finished is kept in {str(folder.path)!r}: {how} to continue"
-    return explain_stop(words, unless="--resume")
+    return explain_stop(words, unless="resume=True")
 
 
 # --- comparing -------------------------------------------------------------------------------------------------------

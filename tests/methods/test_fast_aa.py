@@ -61,7 +61,7 @@ def test_a_process_that_ends_is_reported(tmp_path):
         assert isinstance(tpe, Apart)
         fold = fold_trials(0, tpe)
         os.kill(tpe._process.pid, signal.SIGKILL)
-        with pytest.raises(RunError, match=r"a process that suggests trials ended, .*--resume continues"):
+        with pytest.raises(RunError, match=r"a process that suggests trials ended, .*resume=True continues"):
             try_all([fold], lambda text: None)
         assert ready([tpe]) == [tpe]
     assert not tpe._process.is_alive()

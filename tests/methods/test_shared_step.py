@@ -114,7 +114,7 @@ def test_another_rank_continues_with_the_state_of_the_first(tiny, quick, tmp_pat
 
 
 def test_a_signal_of_one_rank_ends_all_of_them(tiny, quick, tmp_path):
-    for rank, words in ((0, "add --resume to continue"), (1, "as the first rank reports")):
+    for rank, words in ((0, "add resume=True to continue"), (1, "as the first rank reports")):
         out = tmp_path if rank == 0 else None
         with pytest.raises(loop.Stopped, match=rf"stopped by SIGTERM.*{words}") as stopped:
             gradient_search(tiny, quick, out=out, device="cpu", ranks=FirstOfTwo({"rank": rank, "signal": 15}))

@@ -92,7 +92,8 @@ def _say(what: object, code: int) -> int:
 
     if own_rank() != (what.told_by if isinstance(what, RankLost) else 0):
         return code
-    print("fasteraa:", printable(" ".join(str(what).split())), file=sys.stderr)
+    text = str(what).replace("resume=True", "--resume")  # as it is called here
+    print("fasteraa:", printable(" ".join(text.split())), file=sys.stderr)
     return code
 
 

@@ -135,7 +135,7 @@ class Apart:
             raise self._ended() from error
 
     def _ended(self) -> RunError:
-        return RunError("a process that suggests trials ended, perhaps for lack of memory: --resume continues")
+        return RunError("a process that suggests trials ended, perhaps for lack of memory: resume=True continues")
 
 
 @contextmanager

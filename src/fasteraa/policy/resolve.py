@@ -42,6 +42,6 @@ def _policy_of_run(folder: Path) -> Path:
         return folder / "policy.json"
     if (folder / "config.toml").exists():
         raise PolicyError(
-            f"the search in {str(folder)!r} has not ended yet, so it has no policy (--resume continues it)"
+            f"the search in {str(folder)!r} has not ended yet, so it has no policy (resume=True continues it)"
         )
     raise PolicyError(f"the folder {str(folder)!r} is no run folder: it holds no policy.json")

@@ -286,7 +286,7 @@ def _result(folder: RunFolder, policy: Policy | None) -> dict[str, Any]:
         result = unsealed(content)
     except ValueError as error:
         raise RunError(
-            f"{str(folder.result)!r} is damaged ({error}): continue the run (--resume) to write it again"
+            f"{str(folder.result)!r} is damaged ({error}): continue the run (resume=True) to write it again"
         ) from error
     if result.get("policy") != policy.hash:
         return {}
@@ -299,7 +299,7 @@ def _result(folder: RunFolder, policy: Policy | None) -> dict[str, Any]:
         return {}
     raise RunError(
         f"{str(folder.policy)!r} is damaged (its name or provenance does not match the digest in result.json): "
-        "continue the run (--resume) to write it again"
+        "continue the run (resume=True) to write it again"
     )
 
 
@@ -348,7 +348,7 @@ def _check_metrics(files: GradientFiles, metrics: Sequence[Mapping[str, float]],
     if known is None or known != list(metrics[: len(known)]):
         raise RunError(
             f"{str(files.metrics)!r} is damaged (its epochs are not those of the checkpoint beside it): continue the "
-            "run (--resume) to write it again"
+            "run (resume=True) to write it again"
         )
 
 

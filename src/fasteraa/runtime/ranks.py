@@ -31,7 +31,7 @@ _BEAT_S = 0.5  # between signs of life
 _LOST = 20  # missing signs in a row that mean the end of a rank
 _LOST_IN_TROUBLE = 4  # the same, once a sum over ranks has failed
 _GRACE_S = 5.0  # for the main thread to notice; on a GPU it may wait for ever
-_CONTINUE = "add --resume to continue from the last checkpoint, with any number of ranks"
+_CONTINUE = "add resume=True to continue from the last checkpoint, with any number of ranks"
 _JOIN = timedelta(minutes=30)  # for ranks that are still loading
 _LEAVE_S = 20.0  # for the group to end: another rank may have gone, and NCCL would wait for it for ever
 

@@ -45,7 +45,7 @@ class RunFolder:
         self._check_is_folder()
         if self.config.exists():
             raise RunError(
-                f"the folder {str(self.path)!r} holds a run already: add --resume to continue it, or choose another"
+                f"the folder {str(self.path)!r} holds a run already: add resume=True to continue it, or choose another"
             )
         if self.scores.exists():
             raise RunError(
@@ -133,7 +133,7 @@ class RunFolder:
         """There must be a run to resume, with the settings it was begun with."""
         self._check_is_folder()
         if not self.config.exists():
-            raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out --resume to start one")
+            raise RunError(f"the folder {str(self.path)!r} holds no run to resume; leave out resume=True to start one")
         tables, digests = read_toml(self.config), self._digests()
         if not digests and "run" not in tables:  # it wrote the settings of its search alone
             raise RunError(

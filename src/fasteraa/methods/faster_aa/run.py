@@ -323,7 +323,7 @@ class Run:
             if caught:
                 raise Stopped(
                     f"stopped by {caught.name} in epoch {self.epoch + 1}; everything is saved in "
-                    f"{str(self.files.run)!r}: add --resume to continue",
+                    f"{str(self.files.run)!r}: add resume=True to continue",
                     caught,
                 )
             policy.save(self.files.policy)
