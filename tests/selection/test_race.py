@@ -183,10 +183,10 @@ def test_a_race_says_how_many_trainings_are_done_and_how_long_the_rest_takes(mon
     for line, done in zip(rounds, (0, 4, 7), strict=True):
         assert re.match(rf"{done} of 10 trainings", said[said.index(line) + 1])
     count = module._Count(80.0, total=16)
-    assert count.words(20.0) == "0 of 16 trainings, about 60 seconds left"
+    assert count.words(20.0) == "0 of 16 trainings, about 1 min left"
     count.keep(4)
     count.one_more()
-    assert count.words(10.0) == "5 of 16 trainings, about 2 minutes left"  # one of ten seconds, and eleven to come
+    assert count.words(10.0) == "5 of 16 trainings, about 1 min 50 s left"  # one of ten seconds, and eleven to come
 
 
 def test_a_policy_races_on_a_fold_as_it_was_made_without_it(tmp_path):

@@ -255,11 +255,11 @@ def test_what_the_budget_pays_for_is_said_before(monkeypatch):
     plan = Schedule(tuple(f"c{number}" for number in range(4)), (1, 1, 1), (0, 1, 2), 20)
     said = schedule.plan_words("timm:x", plan, many, 3.0, Budget(600.0))
     assert said == [
-        "the race: up to 10 trainings of 20 epochs of timm:x, 60 s each, of 4 candidates",
+        "the race: up to 10 trainings of 20 epochs of timm:x, 1 min each, of 4 candidates",
         "left out, for which the budget does not reach: c4, c5",
-        "a clearer result would take about 52 minutes (--race-minutes 52)",
+        "a clearer result would take about 52 min (--race-minutes 52)",
     ]
     late = schedule.plan_words("timm:x", plan, many[:4], 3.0, Budget(60.0))
-    assert late[-1].startswith("even so it takes longer than is left (about 10 minutes, and 60 s are)")
+    assert late[-1].startswith("even so it takes longer than is left (about 10 min, and 1 min are)")
     counted = schedule.plan_words("small", plan, many[:4], 3.0, Budget(trainings=8))
     assert counted == ["the race: up to 8 trainings of 20 epochs of small, of 4 candidates"]

@@ -18,6 +18,7 @@ from fasteraa.data.source import Broken, Listing
 from fasteraa.errors import DataError, RunError
 from fasteraa.offline.job import RECORDS, ApplyJob, ShardTask, class_folders, images_of, tasks_of
 from fasteraa.offline.writers import is_whole, part_of
+from fasteraa.runtime.clock import duration
 from fasteraa.runtime.documents import cut, read_json
 from fasteraa.runtime.files import explain_os_error, replacing, sealed, unsealed
 
@@ -187,7 +188,7 @@ class _Progress:
         left = (self.count - self._images()) / speed
         self.say(
             f"{self._images():,} of {self.count:,} images, {speed * self.copies:,.0f} augmented a second, "
-            f"{left / 60:.1f} minutes left"
+            f"{duration(left)} left"
         )
 
 

@@ -43,6 +43,7 @@ from fasteraa.report.run_record import (
     read_run,
 )
 from fasteraa.report.summary import changes
+from fasteraa.runtime.clock import duration
 from fasteraa.runtime.files import as_file_name, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.ranking import percent
@@ -224,13 +225,10 @@ def dig(value: Any, *keys: str) -> Any:
     return value
 
 
-def duration(seconds: Any) -> str | None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
-        return None
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+def time_words(seconds: Any) -> str | None:
+    """None for what is no time: a stranger wrote it."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    return duration(seconds) if is_number and 0 <= seconds < 1e9 else None
 
 
 def _facts(run: RunRecord, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
@@ -245,7 +243,7 @@ def _facts(run: RunRecord, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
     if run.by_gradient:
         seconds = facts.get("seconds", run.metrics[-1].get("seconds") if run.metrics else None)
         epochs = f"{len(run.metrics)} of {run.planned} epochs"
-        yield "Gradient search", f"{duration(seconds) or 'unknown time'}, {epochs}"
+        yield "Gradient search", f"{time_words(seconds) or 'unknown time'}, {epochs}"
         if facts.get("backbone") is not None:
             yield "Critic's network", str(facts["backbone"])
     if (race := _race_words(race_of(facts))) is not None:
@@ -277,7 +275,7 @@ def _race_words(race: Any) -> str | None:
     count = sum(len(_numbers(dig(row, "errors"))) for row in table)
     epochs, folds = dig(race, "epochs"), dig(race, "folds")
     length = f" of up to {epochs} epochs of {dig(race, 'network')}" if isinstance(epochs, int) else ""
-    parts = [duration(dig(race, "seconds")), f"{count} training{'s' * (count != 1)}{length}"]
+    parts = [time_words(dig(race, "seconds")), f"{count} training{'s' * (count != 1)}{length}"]
     return ", ".join([part for part in parts if part] + ([f"{folds} folds"] if isinstance(folds, int) else []))
 
 
@@ -343,7 +341,7 @@ def _tried(run: RunRecord) -> list[dict[str, Any]]:
         axis = "seconds" if timed else "policies tried"
         svg = chart(f"best score of {label} by {axis}", list(scores.items()), axis, "best score")
         if svg:
-            words = f"{len(known)} tries" + (f", {duration(sum(costs))}" if timed else "")
+            words = f"{len(known)} tries" + (f", {time_words(sum(costs))}" if timed else "")
             shown.append({"title": label, "about": words, "svg": svg, "legend": list(scores)})
     return shown
 

@@ -16,6 +16,7 @@ from fasteraa.errors import ConfigError, OutOfTime, RaceError
 from fasteraa.methods import Budget, Candidate, Expected
 from fasteraa.methods.task import Task, shortened
 from fasteraa.policy.named import named
+from fasteraa.runtime.clock import duration
 from fasteraa.selection.prior import with_prior
 from fasteraa.selection.ranking import CLEAR, Trial, best_of, choose, is_clear, keep_first
 from fasteraa.selection.result import RaceResult
@@ -32,7 +33,7 @@ from fasteraa.selection.schedule import (
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.metrics import effective_images
 from fasteraa.train.recipe import epochs_words
-from fasteraa.train.runner import Runner, Say, duration, run_jobs, signs_of_life
+from fasteraa.train.runner import Runner, Say, run_jobs, signs_of_life
 
 _PLAN = "race/plan"
 
@@ -68,7 +69,7 @@ class _Count:
         self.done += 1
 
     def words(self, passed: float) -> str:
-        """`7 of 16 trainings, about 2 minutes left`."""
+        """`7 of 16 trainings, about 1 min 50 s left`."""
         trained = self.done - self.kept
         left = passed * (self.total - self.done) / trained if trained else self.expected - passed
         return f"{self.done} of {self.total} trainings" + (f", about {duration(left)} left" if left > 0 else "")

@@ -14,6 +14,7 @@ from typing import Any
 
 from fasteraa.methods import Budget, Candidate
 from fasteraa.methods.task import EXPERIMENT, FOLDS, LEAST_EPOCHS, LONG, Task
+from fasteraa.runtime.clock import duration
 from fasteraa.runtime.decisions import Decisions, damaged
 from fasteraa.train.recipe import epochs_words
 
@@ -167,26 +168,20 @@ def plan_words(
     if budget.trainings is not None:
         count = min(count, budget.trainings)
     what = f"up to {count} trainings of {epochs_words(length)} of {network}"
-    seconds = "" if budget.trainings is not None else f", {_time_words(epoch * length)} each"
+    seconds = "" if budget.trainings is not None else f", {duration(epoch * length)} each"
     lines = [f"the race: {what}{seconds}, of {len(schedule.candidates)} candidates"]
     if dropped := [each.label for each in candidates if each.label not in schedule.candidates]:
         lines.append(f"left out, for which the budget does not reach: {', '.join(dropped)}")
     if budget.trainings is None and REPEATS:
         whole = sum(trainings_of_rounds(len(candidates), REPEATS[0])) * epoch * length
         if (dropped or schedule.repeats != REPEATS[0]) and whole > budget.seconds:
-            lines.append(f"a clearer result would take about {_time_words(whole)} (--race-minutes {_minutes(whole)})")
+            lines.append(f"a clearer result would take about {duration(whole)} (--race-minutes {_minutes(whole)})")
         if (cost := count * epoch * length) > _OVER * budget.seconds:
             lines.append(
-                f"even so it takes longer than is left (about {_time_words(cost)}, and {_time_words(budget.seconds)} "
+                f"even so it takes longer than is left (about {duration(cost)}, and {duration(budget.seconds)} "
                 "are): the first round is run in any case"
             )
     return lines
-
-
-def _time_words(seconds: float) -> str:
-    if seconds < 1:
-        return "less than a second"
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
 def _minutes(seconds: float) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fasteraa.errors import ConfigError, OutOfTime, Stopped
+from fasteraa.runtime.clock import duration
 from fasteraa.runtime.registry import Registry
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.run_cache import RunCache
@@ -201,13 +202,6 @@ def run_jobs(
     if done < count and continues:
         say(f"time is up: {count - done} of {len(keys)} runs are missing; give the same command again to continue")
     return outcomes
-
-
-def duration(seconds: float) -> str:
-    """`40 seconds`, `4 minutes`, `3 hours`: rounded up."""
-    unit, size = ("second", 1) if seconds <= 90 else ("minute", 60) if seconds <= 90 * 60 else ("hour", 3600)
-    count = max(1, math.ceil(seconds / size))
-    return f"{count} {unit}{'s' * (count != 1)}"
 
 
 @contextmanager
