@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -58,8 +59,11 @@ class Silent:
     def stop(self) -> None: ...
 
 
+_LINES = 10
+
+
 class Lines(Silent):
-    """Plain lines, one per epoch: for logs and pipes."""
+    """Plain lines, about ten for all epochs: for logs and pipes."""
 
     def __init__(self) -> None:
         self._epochs = 0
@@ -72,7 +76,8 @@ class Lines(Silent):
         self.say(f"searching: {epochs} epochs of {steps} steps" + (f", {done} steps done" if done else ""))
 
     def epoch(self, epoch: Epoch) -> None:
-        self.say(f"epoch {epoch.epoch}/{self._epochs}: {epoch.words()}, {epoch.seconds:.1f} s")
+        if epoch.epoch % max(1, math.ceil(self._epochs / _LINES)) == 0 or epoch.epoch == self._epochs:
+            self.say(f"epoch {epoch.epoch}/{self._epochs}: {epoch.words()}, {epoch.seconds:.1f} s")
 
 
 _BAR = 16  # columns of the bar itself
