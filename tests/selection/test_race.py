@@ -189,6 +189,16 @@ def test_a_race_says_how_many_trainings_are_done_and_how_long_the_rest_takes(mon
     assert count.words(10.0) == "5 of 16 trainings, about 2 minutes left"  # one of ten seconds, and eleven to come
 
 
+def test_lines_before_trainings_say_that_a_linear_probe_is_one(tmp_path):
+    said = []
+    task = task_of(brightness_classes(), replace(RECIPE, freeze=True), said=said)
+    race(TWO, task, ScriptedRunner(cache_in(tmp_path)), Budget(trainings=6))
+    said = [line for line in said if "epochs of" in line]
+    assert said[0] == "the race: up to 6 trainings of 12 epochs of a linear probe of small, of 2 candidates"
+    assert said[1] == "race, round 1: 2 candidates, 1 training of 12 epochs of a linear probe of small each"
+    assert all("epochs of a linear probe of small" in line for line in said)
+
+
 def test_a_policy_races_on_a_fold_as_it_was_made_without_it(tmp_path):
     """A policy made from trainings must not be measured on images that it was made with."""
     versions = {f"fold {number}": named("random", seed=number) for number in (1, 2)}

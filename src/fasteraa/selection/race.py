@@ -168,7 +168,7 @@ def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: B
     if not epoch:  # it was planned before
         return 0.0 if budget.trainings is not None else budget.seconds
     schedule = read_schedule(task.decisions)
-    for line in plan_words(task.recipe.network, schedule, candidates, epoch[0], budget):
+    for line in plan_words(task.recipe.network_words, schedule, candidates, epoch[0], budget):
         task.say(line)
     count = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats))
     return min(count, budget.trainings or count) * schedule.epochs * epoch[0]
@@ -280,7 +280,7 @@ def _train_round(
     if missing:
         recipe = jobs[0].recipe
         count = f"{len(blocks)} training{'s' * (len(blocks) > 1)}"
-        each = f"{count} of {epochs_words(recipe.epochs)} of {recipe.network}"
+        each = f"{count} of {epochs_words(recipe.epochs)} of {recipe.network_words}"
         task.say(f"race, round {number + 1}: {len(alive)} candidates, {each} each")
     trained.keep(len(jobs) - missing)
     began = time.monotonic()
