@@ -103,6 +103,7 @@ def test_a_yardstick_that_did_not_take_part_has_no_column(comparison):
     assert "| against none | against trivialaugment-wide | search s |" in to_markdown(full)
     assert columns(table(row("a", NONE))) == ("policy", "error %", "n", "search s", "training s")
 
+
 def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
     lost = replace(comparison, diverged=("none, seed 3 (why)", "bad, seed 4 (why)"))
     assert sentence(lost).endswith(" Diverged, and in no mean: none, seed 3 (why); bad, seed 4 (why).")
