@@ -35,7 +35,7 @@ _EVERY_S = 0.05  # between two tries
 def exclusive(folder: Path) -> Iterator[None]:
     """Refuse a folder that another process works in; where there are no locks, nobody is kept out.
 
-    Of a descriptor, not `FileLock`: that one is closed in forked workers, which would go on without it.
+    Of a descriptor, not `FileLock`: that one is closed in forked workers, which would work without it.
     """
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
