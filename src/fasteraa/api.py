@@ -223,6 +223,8 @@ def _race_by_scores(
 ) -> ScoreResult:
     """A command gets a GPU of its own; without `jobs` there are as many runs at once as GPUs."""
     folder, is_command = RunFolder(out), isinstance(train, Command)
+    if isinstance(train, Command):
+        train.check({each.label: each.policy for each in candidates})
     gpus = visible_gpus(gpu_count()) if is_command else ()
     key = key or (train.key if isinstance(train, Command) else main_module_key(train))
     more = {"key": key, "jobs": jobs or max(1, len(gpus)), "gpus": gpus, **options}

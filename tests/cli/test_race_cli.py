@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from fasteraa.export.fidelity import COVERAGE, Coverage, unsupported
 from fasteraa.policy import Policy
 
 SCRIPT = """
@@ -65,6 +66,21 @@ def test_policies_in_the_format_that_was_asked_for(target, inside, tmp_path):
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "runs" / "race" / "scores").glob("none-0-*/policy.*")
     assert file.suffix == (".json" if target == "albumentations" else ".py")
+
+
+def test_a_format_that_cannot_be_written_is_refused_before_the_first_run(inside, script, monkeypatch):
+    """A package that is not there, and an operation that the target has not got."""
+    monkeypatch.setitem(sys.modules, "kornia", None)
+    monkeypatch.setitem(sys.modules, "kornia.augmentation", None)
+    monkeypatch.delitem(sys.modules, "fasteraa.export.kornia", raising=False)
+    done = inside(*race("--to", "kornia"), cwd=script)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("fasteraa: the target 'kornia' needs the package kornia, which is not installed")
+    monkeypatch.setitem(COVERAGE, "python", Coverage({}, unsupported("write it")))
+    done = inside(*race("--to", "python"), cwd=script)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("fasteraa: cutout: python cannot do the operation 'cutout': write it")
+    assert not (script / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from PIL import Image
 
 from fasteraa.data import load
 from fasteraa.data.groups import group_cut, group_folds
+from fasteraa.data.load import load_validation
 from fasteraa.errors import ConfigError, DataError
 from fasteraa.train.split import fold_splits, open_split
 
@@ -108,11 +109,36 @@ def test_validation_images_measure(scans):
     assert other.held_out.fingerprint == split.held_out.fingerprint
     with pytest.raises(ConfigError, match="held-out share or on validation images"):
         open_split(whole, validation="val", held_out=0.2)
-    with pytest.raises(DataError, match="has no split 'test' to judge by; choices: train, val"):
+    with pytest.raises(DataError, match="--validation: scans has no split 'test' to judge by; choices: val"):
         open_split(whole, validation="test")
     with pytest.raises(DataError, match="must be others than those that train, got 'training'; choices: val"):
         open_split(whole, validation="training")
+    with pytest.raises(DataError, match=r"--validation must be a split of scans \(val\) or a folder of images: 'vall'"):
+        open_split(whole, validation="vall")
     (whole / "val" / "odd").mkdir()
     Image.new("RGB", (8, 8)).save(whole / "val" / "odd" / "1.png")
     with pytest.raises(DataError, match="the validation images have classes that the training images lack: odd"):
         open_split(whole / "train", validation=str(whole / "val"))
+
+
+def test_images_that_train_do_not_judge(scans, monkeypatch):
+    """Whichever way they are named; also those of a manifest, and of one file of arrays."""
+    whole, refused = scans / "scans", "must be others than those that train"
+    (scans / "link").symlink_to(whole / "train", target_is_directory=True)
+    for source, judge in (
+        (whole, whole / "train"),
+        (whole / "train", whole / "train"),
+        (whole, scans / "link"),
+        (scans / "scans.csv", whole / "train"),
+        (whole / "val", scans / "scans.csv"),  # its split val
+    ):
+        with pytest.raises(DataError, match=refused):
+            open_split(source, validation=str(judge))
+    monkeypatch.chdir(scans)
+    data = load("scans")
+    with pytest.raises(DataError, match=refused):
+        load_validation("scans", "scans/../scans/train", data, data_root=None, interpolation="bilinear")
+    assert len(load_validation("scans", "scans", data, data_root=None, interpolation="bilinear")) == 13  # its split val
+    np.savez("arrays.npz", x_train=data.images.permute(0, 2, 3, 1).numpy(), y_train=data.labels.numpy())
+    with pytest.raises(DataError, match=refused):
+        open_split("arrays.npz", validation="./arrays.npz")

@@ -375,6 +375,18 @@ def test_another_image_is_another_source(make, photos):
         make()
 
 
+@pytest.mark.parametrize("package", ["pillow", "torch"])
+def test_parts_by_another_version_are_refused_and_what_is_whole_keeps_its_own(make, tmp_path, monkeypatch, package):
+    make()
+    before, version = manifest(tmp_path / "out")["versions"], offline_run.metadata.version
+    monkeypatch.setattr(offline_run.metadata, "version", lambda name: "999" if name == package else version(name))
+    make()  # nothing is left to make
+    assert manifest(tmp_path / "out")["versions"] == before
+    next((tmp_path / "out").glob("*.tar")).unlink()
+    with pytest.raises(RunError, match=rf"'.*out' was begun with {package} .*, here is 999, .*: choose another folder"):
+        make()
+
+
 def test_a_folder_with_something_else_is_refused(make, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine-000000.tar").write_bytes(b"")

@@ -13,6 +13,7 @@ from fasteraa.errors import RunError
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import (
     caption,
+    columns,
     difference,
     interval,
     per_op_markdown,
@@ -93,6 +94,16 @@ def test_the_sentence_tells_the_truth_either_way(comparison):
     assert sentence(table(row("none", [3.0]))) == "none: 3.00% errors."
 
 
+def test_a_yardstick_that_did_not_take_part_has_no_column(comparison):
+    head, line, *rows = (each for each in to_markdown(comparison).splitlines() if each.startswith("|"))
+    assert head == "| policy | error % | n | against none | search s | training s |"
+    assert {each.count("|") for each in (line, *rows)} == {head.count("|")}
+    both = {"none": paired([15.0, 16.0], [20.0, 21.0]), "trivialaugment-wide": paired([15.0, 16.0], [18.0, 19.1])}
+    full = table(*comparison.rows, replace(row("a", [15.0, 16.0]), against=both))
+    assert "| against none | against trivialaugment-wide | search s |" in to_markdown(full)
+    assert columns(table(row("a", NONE))) == ("policy", "error %", "n", "search s", "training s")
+
+
 def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
     lost = replace(comparison, diverged=("none, seed 3 (why)", "bad, seed 4 (why)"))
     assert sentence(lost).endswith(" Diverged, and in no mean: none, seed 3 (why); bad, seed 4 (why).")
@@ -111,7 +122,7 @@ def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
 def test_runs_and_policies_that_are_missing_are_named(comparison, tmp_path):
     early = replace(comparison, missing=3, missing_seeds={"none": (3,), "late": (0, 2)}, absent=("late",))
     assert " 3 runs are missing: none, seed 3; late, seeds 0, 2." in to_markdown(early)
-    assert "| late | - | 0 | - | - | - | - |" in to_markdown(early)
+    assert "| late | - | 0 | - | - | - |" in to_markdown(early)
     publish(early, tmp_path)
     assert read_comparison(tmp_path / "comparison.json") == early
     old = replace(early, missing_seeds={}, absent=())  # as older versions wrote it

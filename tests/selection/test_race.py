@@ -182,11 +182,43 @@ def test_a_race_says_how_many_trainings_are_done_and_how_long_the_rest_takes(mon
     assert len(rounds) == 3
     for line, done in zip(rounds, (0, 4, 7), strict=True):
         assert re.match(rf"{done} of 10 trainings", said[said.index(line) + 1])
-    count = module._Count(80.0, total=16)
-    assert count.words(20.0) == "0 of 16 trainings, about 1 min left"
+
+
+def test_the_time_that_is_left_is_said_once_enough_is_done_and_is_calm(monkeypatch):
+    """Four side by side take a minute each."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    count = module._Count(began=0.0)
     count.keep(4)
-    count.one_more()
-    assert count.words(10.0) == "5 of 16 trainings, about 1 min 50 s left"  # one of ten seconds, and eleven to come
+    count.plan(12, [1], math.inf)
+
+    def done(number, at):
+        now[0] = at
+        for _ in range(number):
+            count.one_more()
+
+    assert count.words(20.0) == "4 of 16 trainings"
+    done(1, at=60.0)
+    assert count.words(61.0) == "5 of 16 trainings"
+    done(3, at=62.0)
+    assert [count.words(passed) for passed in (62.0, 92.0, 122.0)] == [
+        "8 of 16 trainings, about 2 min 4 s left",
+        "8 of 16 trainings, about 1 min 34 s left",
+        "8 of 16 trainings, about 1 min 4 s left",
+    ]
+    done(4, at=124.0)
+    assert count.words(124.0) == "12 of 16 trainings, about 1 min 2 s left"
+    assert count.words(200.0) == "12 of 16 trainings"  # it takes longer than the others
+
+
+def test_lines_before_trainings_say_that_a_linear_probe_is_one(tmp_path):
+    said = []
+    task = task_of(brightness_classes(), replace(RECIPE, freeze=True), said=said)
+    race(TWO, task, ScriptedRunner(cache_in(tmp_path)), Budget(trainings=6))
+    said = [line for line in said if "epochs of" in line]
+    assert said[0] == "the race: up to 6 trainings of 12 epochs of a linear probe of small, of 2 candidates"
+    assert said[1] == "race, round 1: 2 candidates, 1 training of 12 epochs of a linear probe of small each"
+    assert all("epochs of a linear probe of small" in line for line in said)
 
 
 def test_a_policy_races_on_a_fold_as_it_was_made_without_it(tmp_path):
@@ -412,8 +444,8 @@ def test_runs_that_were_finished_before_count_as_the_others(monkeypatch, tmp_pat
     jobs = [task.job(each.label, each.policy, fold=0, seed=0) for each in FOUR]
     list(ScriptedRunner(cache).run(jobs[1:]))
     runner = ScriptedRunner(cache, script, image_seconds=0.5)
-    assert module._train_round(task, runner, 1, FOUR, [jobs[:2], jobs[2:]], module._Count(0.0))[1] == 8.0
-    assert module._train_round(task, runner, 1, FOUR, [jobs], module._Count(0.0))[1] == 4 * 12 * task.train_images * 0.5
+    assert module._train_round(task, runner, 1, FOUR, [jobs[:2], jobs[2:]], module._Count())[1] == 8.0
+    assert module._train_round(task, runner, 1, FOUR, [jobs], module._Count())[1] == 4 * 12 * task.train_images * 0.5
 
 
 @pytest.mark.parametrize(

@@ -257,8 +257,11 @@ def test_what_the_budget_pays_for_is_said_before(monkeypatch):
     assert said == [
         "the race: up to 10 trainings of 20 epochs of timm:x, 1 min each, of 4 candidates",
         "left out, for which the budget does not reach: c4, c5",
-        "a clearer result would take about 52 min (--race-minutes 52)",
+        "a clearer result would take about 52 minutes (--race-minutes 52)",
     ]
+    for epoch, words in ((0.12, "3 minutes (--race-minutes 3)"), (0.05, "1 minute (--race-minutes 1)")):  # 125 s, 52 s
+        lines = schedule.plan_words("timm:x", plan, many, epoch, Budget(10.0))
+        assert f"a clearer result would take about {words}" in lines
     late = schedule.plan_words("timm:x", plan, many[:4], 3.0, Budget(60.0))
     assert late[-1].startswith("even so it takes longer than is left (about 10 min, and 1 min are)")
     counted = schedule.plan_words("small", plan, many[:4], 3.0, Budget(trainings=8))

@@ -18,6 +18,8 @@ def main() -> None:
     with a traceback.
     """
     caught = _catch_signals()
+    if sys.stdout is None:  # closed by who started it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         _run(sys.argv[1:])
         sys.stdout.flush()  # a full disk or a closed pipe is noticed here, not while Python ends
@@ -72,16 +74,28 @@ def _explain(error: BaseException, caught: list[signal.Signals]) -> int:
     if isinstance(error, FasterAAError):
         return _say(error, 2)
     if isinstance(error, OSError):
+        parts = [error.strerror or error, error.filename]
+        if error.filename is None and not isinstance(error, BrokenPipeError) and _stdout_fails():
+            parts = ["standard output could not be written", error.strerror]
         # Python's last flush would fail once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # its reader has seen enough
             return 1
-        return _say(": ".join(str(part) for part in (error.strerror or error, error.filename) if part), 2)
+        return _say(": ".join(str(part) for part in parts if part), 2)
     from fasteraa.runtime.packages import torchvision_trouble
 
     if (trouble := torchvision_trouble(error)) is not None:
         return _say(trouble, 2)
     raise error
+
+
+def _stdout_fails() -> bool:
+    """An error without a file's name may be its own: then it does not take an empty line either."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
 
 
 def _say(what: object, code: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,13 @@ from fasteraa.data.materialize import LoadOptions, can_hold, gather, tell_enlarg
 from fasteraa.data.parallel import Progress
 from fasteraa.data.resolve import open_source
 from fasteraa.data.source import Listing, Source, canonical_split
+from fasteraa.data.table import TABLE_SUFFIXES
 from fasteraa.errors import DataError, SplitError, choices_hint
 from fasteraa.runtime.arguments import checks_types
 from fasteraa.runtime.documents import quoted
 
 _LARGEST_LEVEL = 1 << 32
+_PATHS = (str, os.PathLike)
 
 
 @checks_types(DataError)
@@ -110,28 +114,61 @@ def load_validation(
 ) -> ImageSet:
     """The images that judge, at the size and with the classes of those that train."""
     opened = open_source(source, data_root)
-    listing, name = validation_listing(opened, validation, like.classes, data_root)
+    listing, name = validation_listing(source, opened, validation, like.classes, data_root)
     look = Look(interpolation=interpolation, window=like.window)
     return gather(listing, name, LoadOptions(like.size, look=look))
 
 
 def validation_listing(
-    opened: Source, validation: str, classes: tuple[str, ...], data_root: str | os.PathLike[str] | None
+    source: Any, opened: Source, validation: str, classes: tuple[str, ...], data_root: str | os.PathLike[str] | None
 ) -> tuple[Listing, str]:
     """A split of the source by its name, or a folder or manifest of its own; its classes are numbered as given."""
     split = canonical_split(validation) or validation
+    splits = ", ".join(each for each in opened.splits if each != "train")
+    choices = splits or "a folder"
+    others = f"--validation: images that judge must be others than those that train, got {validation!r}"
     if split == "train":
-        raise SplitError(
-            f"validation images must be others than those that train, got {validation!r}; choices: "
-            f"{', '.join(each for each in opened.splits if each != 'train') or 'a folder'}"
-        )
+        raise SplitError(f"{others}; choices: {choices}")
     if split in opened.splits:
         return with_classes(opened.listing(split), classes, f"the {split} images"), f"{opened.name}/{split}"
     if canonical_split(validation) is not None and not os.path.exists(validation):
-        raise SplitError(f"{opened.name} has no split {validation!r} to judge by; choices: {', '.join(opened.splits)}")
-    other = open_source(validation, data_root)
+        raise SplitError(f"--validation: {opened.name} has no split {validation!r} to judge by; choices: {choices}")
+    try:
+        other = open_source(validation, data_root)
+    except DataError as error:
+        a_split = f"a split of {opened.name} ({splits}) or " if splits else ""
+        raise DataError(f"--validation must be {a_split}a folder of images: {error}") from error
     split = next(each for each in ("val", "test", "train", *other.splits) if each in other.splits)
+    if (split == "train" and _same_path(source, validation)) or _shared_files(source, opened, validation, other, split):
+        raise SplitError(f"{others}; choices: {choices}")
     return with_classes(other.listing(split), classes, "the validation images"), other.name
+
+
+def _same_path(source: Any, validation: str) -> bool:
+    paths = [os.path.realpath(os.path.expanduser(each)) for each in (source, validation) if isinstance(each, _PATHS)]
+    return len(paths) == 2 and paths[0] == paths[1]
+
+
+def _shared_files(source: Any, opened: Source, validation: str, other: Source, split: str) -> bool:
+    """Whether a file is among the training images of the one and those of the other's split."""
+    if not isinstance(source, _PATHS) or not all(_lists_files(each) for each in (source, validation)):
+        return False
+    return not _files(opened.listing("train")).isdisjoint(_files(other.listing(split)))
+
+
+def _lists_files(path: str | os.PathLike[str]) -> bool:
+    """A folder or a manifest: to list what holds arrays would be to read them."""
+    path = Path(path).expanduser()
+    return path.is_dir() or (path.is_file() and path.suffix.lower() in TABLE_SUFFIXES)
+
+
+def _files(listing: Listing) -> set[str]:
+    """Whatever links lead to their folders; none where images are no files."""
+    if not len(listing) or not os.path.isfile(listing.where(0)):
+        return set()
+    real = cache(os.path.realpath)
+    pairs = (os.path.split(listing.where(place)) for place in range(len(listing)))
+    return {os.path.join(real(folder), name) for folder, name in pairs}
 
 
 def with_classes(listing: Listing, classes: tuple[str, ...], what: str) -> Listing:

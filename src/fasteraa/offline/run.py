@@ -49,10 +49,12 @@ def run_job(job: ApplyJob, about: Mapping[str, Any], execute: Execute, broken_bu
     if job.format == "folder" and listing.pair is None:
         class_folders(listing)
     manifest = {"source": dict(about), "settings": job.settings()}
-    _open(job, manifest)
+    versions = _open(job, manifest)
     tasks = tasks_of(job, len(listing))
     records = dict(_intact(tasks, say))
     waiting = [task for task in tasks if task not in records]
+    if waiting:
+        _check_versions(versions, job.folder)
     progress = _Progress(job, len(listing), len(tasks) - len(waiting), say)
     allowed = allowed_broken(len(listing), broken_budget)
     _check(records, allowed, listing, about)
@@ -64,14 +66,14 @@ def run_job(job: ApplyJob, about: Mapping[str, Any], execute: Execute, broken_bu
             if record["broken"]:
                 _check(records, allowed, listing, about)
             progress.done()
-    return _close(job, manifest, listing, records)
+    return _close(job, {**manifest, "versions": versions}, listing, records)
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------
 
 
-def _open(job: ApplyJob, manifest: dict[str, Any]) -> None:
-    """Begin, or continue what was begun with the same settings."""
+def _open(job: ApplyJob, manifest: dict[str, Any]) -> dict[str, str]:
+    """Begin, or continue what was begun with the same settings; the versions that it was begun with."""
     file = job.folder / MANIFEST
     if file.exists():
         try:
@@ -84,8 +86,11 @@ def _open(job: ApplyJob, manifest: dict[str, Any]) -> None:
                 "folder (--out)"
             ) from error
         _check_same(before, manifest, job.folder)
-        return
-    _write(file, json.dumps(sealed(_with_versions(manifest)), indent=1) + "\n")
+        versions = before.get("versions")
+        return versions if isinstance(versions, dict) else _versions()
+    versions = _versions()
+    _write_manifest(job.folder, {**manifest, "versions": versions})
+    return versions
 
 
 def _check_same(before: Any, now: Mapping[str, Any], folder: Path) -> None:
@@ -101,9 +106,22 @@ def _check_same(before: Any, now: Mapping[str, Any], folder: Path) -> None:
                 )
 
 
-def _with_versions(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    versions = {"fasteraa": __version__, **{name: metadata.version(name) for name in ("torch", "pillow")}}
-    return {"what": "fasteraa apply", **manifest, "versions": versions}
+def _versions() -> dict[str, str]:
+    """Of what pixels and files depend on."""
+    return {"fasteraa": __version__, **{name: metadata.version(name) for name in ("torch", "pillow")}}
+
+
+def _check_versions(before: Mapping[str, str], folder: Path) -> None:
+    for name, version in _versions().items():
+        if before.get(name, version) != version:
+            raise RunError(
+                f"the folder {str(folder)!r} was begun with {name} {cut(before[name], 40)}, here is {version}, "
+                "which may make other pixels: choose another folder (--out), or install that version"
+            )
+
+
+def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    _write(folder / MANIFEST, json.dumps(sealed({"what": "fasteraa apply", **manifest}), indent=1) + "\n")
 
 
 def _write(file: Path, text: str) -> None:
@@ -163,7 +181,7 @@ def _close(
     names = listing.classes if listing.pair is None else listing.mask_names
     if names and (job.format == "shards" or listing.pair is not None):  # else folders have the names
         _write(job.folder / "classes.txt", "".join(f"{name}\n" for name in names))
-    _write(job.folder / MANIFEST, json.dumps(sealed({**_with_versions(manifest), "made": made}), indent=1) + "\n")
+    _write_manifest(job.folder, {**manifest, "made": made})
     return Applied(job.folder, len(listing), made["samples"], broken)
 
 

@@ -21,7 +21,6 @@ from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.split import twice_words
 from fasteraa.train.statistics import Estimate, estimate, p_words
 
-COLUMNS = ("policy", "error %", "n", *(f"against {name}" for name in YARDSTICKS), "search s", "training s")
 _UNITS = {"error": ("error", "%"), "balanced-error": ("balanced error", "%"), "loss": ("loss", "")}
 
 _NO_RUNS = Estimate(math.nan, math.inf, 0)
@@ -29,7 +28,13 @@ _NO_RUNS = Estimate(math.nan, math.inf, 0)
 
 def columns(comparison: Comparison) -> tuple[str, ...]:
     """The heads of the table, by what it holds."""
-    return (COLUMNS[0], " ".join(filter(None, _UNITS[comparison.metric])), *COLUMNS[2:])
+    against = (f"against {name}" for name in _compared_with(comparison))
+    return ("policy", " ".join(filter(None, _UNITS[comparison.metric])), "n", *against, "search s", "training s")
+
+
+def _compared_with(comparison: Comparison) -> list[str]:
+    """A yardstick that did not take part has no column."""
+    return [name for name in YARDSTICKS if any(name in row.against for row in comparison.rows)]
 
 
 def _digits(comparison: Comparison) -> int:
@@ -38,17 +43,18 @@ def _digits(comparison: Comparison) -> int:
 
 def table_rows(comparison: Comparison) -> list[list[str]]:
     """Those with errors, then those without."""
-    nothing = ["-", "0", *("-" for _ in COLUMNS[3:])]
-    digits = _digits(comparison)
-    return [*(_cells(row, digits) for row in comparison.rows), *([label, *nothing] for label in comparison.absent)]
+    digits, yardsticks = _digits(comparison), _compared_with(comparison)
+    nothing = ["-", "0", *("-" for _ in columns(comparison)[3:])]
+    rows = [_cells(row, digits, yardsticks) for row in comparison.rows]
+    return [*rows, *([label, *nothing] for label in comparison.absent)]
 
 
-def _cells(row: ComparisonRow, digits: int) -> list[str]:
+def _cells(row: ComparisonRow, digits: int, yardsticks: Sequence[str]) -> list[str]:
     return [
         row.label,
         interval(row.error, digits),
         str(row.error.n),
-        *(difference(row.against.get(name), row.error.n, digits) for name in YARDSTICKS),
+        *(difference(row.against.get(name), row.error.n, digits) for name in yardsticks),
         "-" if row.search_seconds is None else f"{row.search_seconds:.0f}",
         f"{row.train_seconds:.0f}",
     ]
@@ -162,7 +168,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def to_markdown(comparison: Comparison) -> str:
-    lines = [f"| {' | '.join(columns(comparison))} |", "|" + "---|" * len(COLUMNS)]
+    lines = [f"| {' | '.join(columns(comparison))} |", "|" + "---|" * len(columns(comparison))]
     lines += map(markdown_row, table_rows(comparison))
     return f"{caption(comparison)}\n\n" + "\n".join(lines) + f"\n\n{sentence(comparison)}\n"
 

@@ -35,8 +35,8 @@ _EVERY_S = 0.05  # between two tries
 def exclusive(folder: Path) -> Iterator[None]:
     """Refuse a folder that another process works in; where there are no locks, nobody is kept out.
 
-    Of a descriptor, not `FileLock`: that one is closed in forked workers, which would continue without it. Work that
-    fails in a folder without a lock file leaves none.
+    Of a descriptor, not `FileLock`: that one is closed in forked workers, which would work without it. Work that fails
+    in a folder without a lock file leaves none.
     """
     file = folder / LOCK
     is_new = not os.path.exists(file)

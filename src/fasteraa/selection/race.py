@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fasteraa.errors import ConfigError, OutOfTime, RaceError
 from fasteraa.methods import Budget, Candidate, Expected
@@ -53,10 +53,11 @@ class _Ledger:
 class _Count:
     """How many trainings of the race are done, of how many: a thread says it while they run."""
 
-    expected: float  # seconds, before a training has shown how long it takes
     done: int = 0
     total: int = 0
     kept: int = 0  # of those that are done, from an earlier run
+    began: float = field(default_factory=time.monotonic)
+    last: float = 0.0  # seconds until the last one was done
 
     def plan(self, alive: int, repeats: Sequence[int], most: float) -> None:
         """Rounds to come, and what the budget leaves of them."""
@@ -66,12 +67,15 @@ class _Count:
         self.done, self.kept = self.done + count, self.kept + count
 
     def one_more(self) -> None:
-        self.done += 1
+        self.done, self.last = self.done + 1, time.monotonic() - self.began
 
     def words(self, passed: float) -> str:
-        """`7 of 16 trainings, about 1 min 50 s left`."""
-        trained = self.done - self.kept
-        left = passed * (self.total - self.done) / trained if trained else self.expected - passed
+        """`7 of 16 trainings, about 2 min 4 s left`. The first third says no time: what is trained side by side is done
+        at the same time, so the first of them says little. Nor does what is under way: the last that was done counts.
+        """
+        trained, to_come, left = self.done - self.kept, self.total - self.done, 0.0
+        if 2 * trained >= to_come and trained:
+            left = self.last * to_come / trained - (passed - self.last)
         return f"{self.done} of {self.total} trainings" + (f", about {duration(left)} left" if left > 0 else "")
 
 
@@ -90,7 +94,7 @@ def race(
     check_candidates(candidates)
     ledger = _Ledger(budget, spent)
     expected = _plan(task, candidates, runner, budget.less(spent))
-    trained = _Count(expected)
+    trained = _Count()
     with signs_of_life(task.say, trained.words, expected):
         trials = _rounds(task, candidates, runner, ledger, trained)
     schedule = read_schedule(task.decisions)
@@ -169,7 +173,7 @@ def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: B
     if not epoch:  # it was planned before
         return 0.0 if budget.trainings is not None else budget.seconds
     schedule = read_schedule(task.decisions)
-    for line in plan_words(task.recipe.network, schedule, candidates, epoch[0], budget):
+    for line in plan_words(task.recipe.network_words, schedule, candidates, epoch[0], budget):
         task.say(line)
     count = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats))
     return min(count, budget.trainings or count) * schedule.epochs * epoch[0]
@@ -281,7 +285,7 @@ def _train_round(
     if missing:
         recipe = jobs[0].recipe
         count = f"{len(blocks)} training{'s' * (len(blocks) > 1)}"
-        each = f"{count} of {epochs_words(recipe.epochs)} of {recipe.network}"
+        each = f"{count} of {epochs_words(recipe.epochs)} of {recipe.network_words}"
         task.say(f"race, round {number + 1}: {len(alive)} candidates, {each} each")
     trained.keep(len(jobs) - missing)
     began = time.monotonic()

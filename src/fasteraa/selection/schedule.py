@@ -175,17 +175,15 @@ def plan_words(
     if budget.trainings is None and REPEATS:
         whole = sum(trainings_of_rounds(len(candidates), REPEATS[0])) * epoch * length
         if (dropped or schedule.repeats != REPEATS[0]) and whole > budget.seconds:
-            lines.append(f"a clearer result would take about {duration(whole)} (--race-minutes {_minutes(whole)})")
+            minutes = math.ceil(whole / 60)
+            count_words = f"{minutes} minute{'s' * (minutes != 1)}"
+            lines.append(f"a clearer result would take about {count_words} (--race-minutes {minutes})")
         if (cost := count * epoch * length) > _OVER * budget.seconds:
             lines.append(
                 f"even so it takes longer than is left (about {duration(cost)}, and {duration(budget.seconds)} "
                 "are): the first round is run in any case"
             )
     return lines
-
-
-def _minutes(seconds: float) -> int:
-    return max(1, math.ceil(seconds / 60))
 
 
 def payable_repeats(count: int, epochs: float, epoch: float, amount: float, folds: int) -> tuple[int, ...]:

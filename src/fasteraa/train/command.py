@@ -18,12 +18,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from fasteraa.errors import ConfigError, RunError
+from fasteraa.errors import ConfigError, ExportError, RunError
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.documents import cut, read_json
 
@@ -79,6 +80,15 @@ class Command:
         scripts = [Path(word) for word in self.words if Path(word).suffix.lower() in _SCRIPTS and Path(word).is_file()]
         contents = [hashlib.sha256(script.read_bytes()).hexdigest() for script in scripts]
         return json.dumps([list(self.words), self.target, contents])
+
+    def check(self, policies: Mapping[str, Policy]) -> None:
+        """Every policy, by its label, must have a file in the format: before the first run, not in each of them."""
+        with TemporaryDirectory() as folder:
+            for label, policy in sorted(policies.items(), key=lambda each: not each[1].does_nothing):
+                try:
+                    self.write_policy(policy, Path(folder) / f"policy{self.suffix}")
+                except ExportError as error:  # of a policy that does nothing it is the format's own
+                    raise ExportError(f"{error}" if policy.does_nothing else f"{label}: {error}") from error
 
     def __call__(
         self,

@@ -138,7 +138,7 @@ def open_split(
         train = grouped(train, group_by, opened.name)
     measured_on, share = "validation images" if validation else "test images", 0.0
     if validation:
-        test: Listing | None = validation_listing(opened, validation, train.classes, data_root)[0]
+        test: Listing | None = validation_listing(source, opened, validation, train.classes, data_root)[0]
     else:
         test = _test_listing(opened, train.classes) if held_out is None else None
     if test is None:
