@@ -114,7 +114,7 @@ def _of(job: TrainJob, record: dict[str, Any]) -> dict[str, Any]:
     """ValueError for a copy of another training's record; those of earlier versions do not say whose they are."""
     if record.get(_KEY, job.key) != job.key:
         raise ValueError("it is of another training")
-    return record
+    return {name: value for name, value in record.items() if name != _KEY}
 
 
 def _outcome(file: Path, read: Callable[[], dict[str, Any]]) -> Outcome:
