@@ -500,7 +500,8 @@ def evaluate(
 ) -> Evaluation:
     """Train a network once with one policy: a single run of `compare`, kept in the same folder.
 
-    `settings` are those of `compare` that say what is trained: recipe, network, train, device, size, subset, ...
+    `settings` are those of `compare` that say what is trained: recipe, network, train, device, size, subset, ...; and
+    `progress`, which gets lines of it.
     """
     return run_evaluation(source, policy, Path(out), seed, **settings)
 

@@ -211,6 +211,7 @@ def evaluate_command(
     from fasteraa.api import evaluate
     from fasteraa.cli.tables import print_json
     from fasteraa.report.comparison import plain, seen_words
+    from fasteraa.runtime.progress import Lines
     from fasteraa.runtime.ranks import own_rank
 
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
@@ -227,6 +228,7 @@ def evaluate_command(
         train=_train_settings(given, set_),
         device=device,
         command=command_line(),
+        progress=Lines() if own_rank() == 0 and not json_ else None,
         data_root=data_root,
         size=size,
         subset=subset,
