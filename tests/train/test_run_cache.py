@@ -95,7 +95,7 @@ def test_the_record_of_another_training_is_named(cache, job, change):
         cache.read(other)
     again = packed(cache, job)
     file = again.folder / "runs.json"
-    file.write_text(file.read_text().replace(f"{job.key}\": {{", f"{other.key}\": {{"))
+    file.write_text(file.read_text().replace(f'{job.key}": {{', f'{other.key}": {{'))
     with pytest.raises(RunError, match=r"runs\.json' cannot be read \(it is of another training\)"):
         again.read(other)
 
