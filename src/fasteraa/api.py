@@ -517,8 +517,7 @@ def evaluate(
 
     `settings` are those of `compare` that say what is trained: recipe, network, train, device, size, subset, ...
     """
-    with reporting((progress or Silent()).say):
-        return run_evaluation(source, policy, Path(out), seed, **settings)
+    return run_evaluation(source, policy, Path(out), seed, progress=progress, **settings)
 
 
 # --- applying --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from fasteraa._version import commit
 from fasteraa.cli import compare
 from fasteraa.policy.named import named
 from fasteraa.train.group import Group
+from fasteraa.train.runner import local
 
 
 @pytest.fixture
@@ -49,6 +50,24 @@ def test_compare_writes_a_table_and_trains_nothing_twice(fasteraa, source, tmp_p
     assert code == 0
     assert "uniform, seed 1:" in text
     assert len(list((out / "runs").iterdir())) == 4  # the same training
+
+
+def test_evaluate_says_what_it_will_do_and_what_was_kept(fasteraa, source, tmp_path, monkeypatch):
+    arguments = ("evaluate", source, "--out", tmp_path / "out", *QUICK)
+    code, text, _ = fasteraa(*arguments)
+    first, second, *_ = text.splitlines()
+    assert code == 0
+    assert "1 run of small for 1 epoch on" in first
+    assert second.startswith("1 training, about ")
+    json.loads(fasteraa(*arguments, "--json")[1])
+
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "train_together", stopped)
+    code, _, error = fasteraa(*arguments, "--seed", 1)
+    assert code == 130
+    assert "give the same command again to continue" in error
 
 
 def test_every_data_set_has_a_folder_of_its_own(fasteraa, source, tmp_path, monkeypatch):

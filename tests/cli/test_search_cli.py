@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from fasteraa.cli.search import effective, print_config
-from fasteraa.data import load
+from fasteraa.data import large, load
 from fasteraa.errors import ConfigError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.policy import Choice, Policy, SubPolicy
@@ -335,6 +335,12 @@ def test_preview_and_data_check(photos, tmp_path):
     checked = fasteraa("data", "check", photos)
     assert checked.returncode == 0, checked.stderr
     assert "broken.jpg" in checked.stdout
+
+
+def test_data_check_says_how_far_it_is(inside, photos, monkeypatch):
+    monkeypatch.setattr(large, "_EVERY_S", 0.0)
+    assert "reading images: " in inside("data", "check", photos).stdout
+    assert "reading images: " not in inside("data", "check", photos, "--json").stdout
 
 
 @pytest.mark.parametrize(

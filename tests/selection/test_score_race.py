@@ -1,6 +1,7 @@
 """A race by any training: scores of a function or of a command, paired by seed, cached, failures named."""
 
 import json
+import shutil
 import sys
 import textwrap
 import threading
@@ -230,6 +231,15 @@ def test_a_damaged_score_is_named(race, tmp_path):
     file = next((tmp_path / "scores").glob("cutout-0-*/result.json"))
     file.write_text("{}")
     with pytest.raises(RunError, match=r"result\.json' cannot be read \('score'\): remove it"):
+        race()
+
+
+@pytest.mark.parametrize("other", ["none-0-*", "cutout-1-*"])
+def test_the_score_of_another_policy_or_seed_is_named(race, tmp_path, other):
+    race()
+    source, target = (next((tmp_path / "scores").glob(f"{name}/result.json")) for name in (other, "cutout-0-*"))
+    shutil.copy(source, target)
+    with pytest.raises(RunError, match=r"result\.json' cannot be read \(it is of another run\): remove it"):
         race()
 
 

@@ -157,6 +157,22 @@ def test_side_by_side_a_run_that_fails_takes_no_other_with_it(runner, split, qui
     assert runner.cache.read(wild).failed == WHY
 
 
+@pytest.mark.parametrize(("network", "count"), [("small", 1), ("wrn-16-1", 3)])
+def test_a_small_network_trains_on_one_core(runner, split, quick, network, count, monkeypatch):
+    """On cores that others use, two threads took five times the time of one; idle ones gained a fifth."""
+    threads = []
+    monkeypatch.setattr(
+        local, "train_together", lambda *a, **k: threads.append(torch.get_num_threads()) or noted([])(*a, **k)
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        runner.train_group(jobs_for(split, replace(quick, network=network), "none", 1))
+        assert (threads, torch.get_num_threads()) == ([count], 3)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_ctrl_c_keeps_finished_runs_and_says_how_to_continue(runner, split, quick, calls, monkeypatch):
     train = local.train_together
 

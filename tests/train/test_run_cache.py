@@ -1,6 +1,7 @@
 """Finished trainings: found by their keys, written once, and named when they are damaged."""
 
 import json
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,27 @@ def test_a_damaged_record_is_named(cache, job, content):
     cache.file(job).write_text(content)
     with pytest.raises(RunError, match=rf"3-{job.key}\.json' cannot be read .*: remove it to run it again"):
         cache.read(job)
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"policy": named("none")}])
+def test_the_record_of_another_training_is_named(cache, job, change):
+    """Copied in a file of its own or in the packed one: whole, and not of this policy and seed."""
+    cache.write(job, RECORD)
+    other = replace(job, **change)
+    shutil.copy(cache.file(job), cache.file(other))
+    with pytest.raises(RunError, match=rf"{other.key}\.json' cannot be read \(it is of another training\): remove it"):
+        cache.read(other)
+    again = packed(cache, job)
+    file = again.folder / "runs.json"
+    file.write_text(file.read_text().replace(f'{job.key}": {{', f'{other.key}": {{'))
+    with pytest.raises(RunError, match=r"runs\.json' cannot be read \(it is of another training\)"):
+        again.read(other)
+
+
+def test_a_record_that_does_not_say_whose_it_is_is_read(cache, job):
+    """As earlier versions wrote them."""
+    cache.file(job).write_text(json.dumps(RECORD))
+    assert cache.read(job).error == 25.0
 
 
 def test_a_folder_that_cannot_be_written_is_noticed_at_once(tmp_path):

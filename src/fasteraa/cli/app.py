@@ -348,8 +348,11 @@ def data_check(source: SourceArgument = None, data_root: DataRoot = None, json_:
     """Count images, classes, sizes, modes, duplicates and broken files."""
     from fasteraa.cli.tables import print_json
     from fasteraa.data import check
+    from fasteraa.data.large import reporting
+    from fasteraa.runtime.progress import Lines, Silent
 
-    report = check(source, data_root=data_root)
+    with reporting((Silent() if json_ else Lines()).say):
+        report = check(source, data_root=data_root)
     if json_:
         print_json(report.to_dict())
         return

@@ -211,7 +211,7 @@ def evaluate_command(
     from fasteraa.api import evaluate
     from fasteraa.cli.tables import print_json
     from fasteraa.report.comparison import plain, seen_words
-    from fasteraa.runtime.progress import Lines, Silent
+    from fasteraa.runtime.progress import Lines
     from fasteraa.runtime.ranks import own_rank
 
     given: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "cutout": cutout, "flip": flip}
@@ -221,7 +221,6 @@ def evaluate_command(
         policy,
         out=out or _folder(source),
         seed=seed,
-        progress=Silent() if json_ or own_rank() > 0 else Lines(),
         recipe=_paper(preset),
         network=network,
         pretrained=pretrained,
@@ -229,6 +228,7 @@ def evaluate_command(
         train=_train_settings(given, set_),
         device=device,
         command=command_line(),
+        progress=Lines() if own_rank() == 0 and not json_ else None,
         data_root=data_root,
         size=size,
         subset=subset,

@@ -9,8 +9,10 @@ from typing import Any
 from fasteraa.comparison.contenders import jobs_of, parse_contenders
 from fasteraa.comparison.setup import set_up
 from fasteraa.comparison.table import has_seen
+from fasteraa.data.large import reporting
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.progress import Progress, Silent
 from fasteraa.runtime.ranks import launched
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import epochs_words
@@ -41,16 +43,25 @@ class Evaluation:
 
 
 def run_evaluation(
-    source: Any, policy: str | Policy, folder: Path, seed: int, device: str = "auto", **settings: Any
+    source: Any,
+    policy: str | Policy,
+    folder: Path,
+    seed: int,
+    device: str = "auto",
+    progress: Progress | None = None,
+    **settings: Any,
 ) -> Evaluation:
     """`settings` are those of `set_up`."""
+    say = (progress or Silent()).say
     contenders = parse_contenders(policy if isinstance(policy, str) else [policy], seed + 1)
     if len(contenders) > 1:
         raise ConfigError(f"evaluate takes one policy, got {policy!r}; fasteraa compare takes several")
-    with set_up(source, folder, Engine(device=device, jobs=None if launched() else 1), **settings) as setup:
+    trainer = Engine(device=device, jobs=None if launched() else 1)
+    with reporting(say), set_up(source, folder, trainer, **settings) as setup:
         job = jobs_of(contenders, setup.recipe, range(seed + 1), setup.split)[-1]
         if setup.ranks.is_first:
-            outcome = run_jobs(setup.runner, [job])[job.key]
+            say(setup.words(1))
+            outcome = run_jobs(setup.runner, [job], say, estimate=progress is not None)[job.key]
             setup.tell_end(outcome)
         else:
             outcome = setup.train_along()

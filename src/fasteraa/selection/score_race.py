@@ -119,6 +119,8 @@ class _Scores:
             return None
         try:
             content = unsealed(read_json(file))
+            if any(content.get(name, value) != value for name, value in self._facts(candidate, seed).items()):
+                raise ValueError("it is of another run")
             score = self.sign * finite(content["score"], str(file))
             self.longest = max(self.longest, finite(content["seconds"], str(file)))
             return score
@@ -131,9 +133,13 @@ class _Scores:
 
     def write(self, candidate: Candidate, seed: int, score: float, seconds: float) -> None:
         self.longest = max(self.longest, seconds)
-        content: dict[str, Any] = {"label": candidate.label, "policy": candidate.policy.hash, "seed": seed}
+        content = {"label": candidate.label, **self._facts(candidate, seed)}
         content |= {"score": self.sign * score, "seconds": round(seconds, 2)}
         write_atomic(self.path(candidate, seed) / "result.json", json.dumps(sealed(content), indent=1) + "\n")
+
+    def _facts(self, candidate: Candidate, seed: int) -> dict[str, Any]:
+        """What a score is of, as far as its file says it: earlier versions left `key` out."""
+        return {"key": self.key, "policy": candidate.policy.hash, "seed": seed}
 
 
 def race_scores(

@@ -20,6 +20,7 @@ from fasteraa.runtime.files import as_file_name, explain_os_error, sealed, unsea
 from fasteraa.train.job import Outcome, TrainJob
 
 RUNS, PACKED, NETWORKS, STATES = "runs", "runs.json", "networks", "states"
+_KEY = "key"  # in a record: of the job that it is of
 _LARGEST = 1 << 20  # bytes of a record
 _BLOCK = 4096  # bytes, that a disk must have left
 
@@ -73,16 +74,16 @@ class RunCache:
     def _read(self, job: TrainJob) -> Outcome | None:
         file = self.file(job)
         if file.exists():
-            return _outcome(file, lambda: unsealed(read_json(file, most=_LARGEST)))
+            return _outcome(file, lambda: _of(job, unsealed(read_json(file, most=_LARGEST))))
         if job.key in self._packed:
-            return _outcome(self.folder / PACKED, lambda: unsealed(self._packed[job.key]))
+            return _outcome(self.folder / PACKED, lambda: _of(job, unsealed(self._packed[job.key])))
         return None
 
     def write(self, job: TrainJob, record: Mapping[str, Any]) -> None:
         """A record that is there already stays as it is."""
         file = self.file(job)
         if not file.exists():
-            write_atomic(file, json.dumps(sealed(record), indent=1) + "\n")
+            write_atomic(file, json.dumps(sealed({**record, _KEY: job.key}), indent=1) + "\n")
 
     @cached_property
     def _packed(self) -> dict[str, dict[str, Any]]:
@@ -107,6 +108,13 @@ def _read_packed(file: Path) -> dict[str, dict[str, Any]]:
     except (ValueError, RunError) as error:
         raise _damaged("the records", file, error, "remove the file to run them again") from error
     return content
+
+
+def _of(job: TrainJob, record: dict[str, Any]) -> dict[str, Any]:
+    """ValueError for a copy of another training's record; those of earlier versions do not say whose they are."""
+    if record.get(_KEY, job.key) != job.key:
+        raise ValueError("it is of another training")
+    return {name: value for name, value in record.items() if name != _KEY}
 
 
 def _outcome(file: Path, read: Callable[[], dict[str, Any]]) -> Outcome:

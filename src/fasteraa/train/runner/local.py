@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -138,10 +138,7 @@ class LocalRunner(CachingRunner):
         data = data.subset(most, 0) if len(data) > most else data
         some = jobs[: at_once if on_gpu else 1 if slow else _MEASURED_JOBS]
         group = Group([Training(data, job.policy, job.recipe, 0, self.device) for job in some], fuse=False)
-        threads = torch.get_num_threads()
-        if not on_gpu:
-            torch.set_num_threads(1)
-        try:
+        with nullcontext() if on_gpu else one_thread():
             group.capture()
             if on_gpu:
                 group.one_epoch()
@@ -151,8 +148,6 @@ class LocalRunner(CachingRunner):
                 seconds = (time.monotonic() - began) * min(copies / jobs[0].recipe.epochs, 1.0)
             else:
                 seconds = fastest(group.one_epoch)
-        finally:
-            torch.set_num_threads(threads)
         together = len(self.devices) if on_gpu or len(self.devices) > 1 else at_once
         return seconds / len(some) / together / len(data)
 
@@ -246,7 +241,20 @@ def train_group(
 ) -> list[Outcome]:
     """Train jobs on the same images side by side on a device, and keep their records."""
     check_time(until)
-    return train_now(cache, jobs, device, compile, command, until, live=live)
+    small = device == "cpu" and all(job.recipe.network == "small" for job in jobs)
+    with one_thread() if small else nullcontext():  # several gain little, and on busy cores cost several times the time
+        return train_now(cache, jobs, device, compile, command, until, live=live)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch calculates on one core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def check_time(until: Until | None) -> None:
