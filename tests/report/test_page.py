@@ -32,6 +32,7 @@ from fasteraa.report.run_record import read_run, status
 from fasteraa.report.serve import make_server
 from fasteraa.report.summary import mass
 from fasteraa.runtime.checkpoint import save_checkpoint
+from fasteraa.runtime.files import unsealed
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.statistics import estimate, paired
@@ -248,7 +249,8 @@ def test_a_policy_of_version_01_shows_its_table(copy):
 
 
 def test_the_command_has_the_source_as_it_was_given(copy):
-    assert json.loads((copy / "source.json").read_text()) == {"source": None}  # the embedded sample
+    kept = (copy / "source.json").read_text()
+    assert unsealed(json.loads(kept), needed=True) == {"source": None}  # the embedded sample
     end = "--out runs/again"
     for given, words in (
         ({"source": "my photos/", "data_root": "/data"}, f"'my photos/' --config CONFIG --data-root /data {end}"),
@@ -256,6 +258,7 @@ def test_the_command_has_the_source_as_it_was_given(copy):
         ({"source": "a", "device": "x; y"}, f"a --config CONFIG --device 'x; y' {end}"),
         ({"source": 7}, f"--config CONFIG {end}"),  # not what a search writes
         ("[", f"--config CONFIG {end}"),
+        (kept.replace('"source": null', '"source": "a"'), f"--config CONFIG {end}"),
     ):
         (copy / "source.json").write_text(given if isinstance(given, str) else json.dumps(given))
         assert f"fasteraa search {words}".replace("CONFIG", str(copy / "config.toml")) in page_of(copy).text()

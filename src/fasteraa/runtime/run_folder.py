@@ -13,7 +13,7 @@ from typing import Any
 
 from fasteraa.errors import ConfigError, RunError
 from fasteraa.runtime.documents import read_json, read_text, read_toml
-from fasteraa.runtime.files import explain_os_error, write_atomic
+from fasteraa.runtime.files import explain_os_error, sealed, unsealed, write_atomic
 
 _DIGEST = "# sha256 of these settings: "  # the last line of config.toml
 _FEW = 1 << 20  # bytes, of a file that holds some lines
@@ -77,7 +77,7 @@ class RunFolder:
         """What was asked for beside the settings, so that it can be asked for again; a Python object has no name."""
         if source is None or isinstance(source, str | Path):
             given = {name: str(value) for name, value in flags.items() if value is not None}
-            write_atomic(self.source, json.dumps({"source": source and str(source), **given}) + "\n")
+            write_atomic(self.source, json.dumps(sealed({"source": source and str(source), **given})) + "\n")
 
     def keep_broken(self, broken: Sequence[Any], say: Callable[[str], None]) -> None:
         """Images that could not be read (each with its `path` and the `reason`), if there are any."""
@@ -113,13 +113,12 @@ class RunFolder:
             raise
 
     def asked_for(self) -> dict[str, str | None]:
-        """What `keep_source` wrote; empty if there is nothing."""
+        """What `keep_source` wrote; empty if there is nothing, or something else."""
         try:
-            content = read_json(self.source, most=_FEW)
-        except RunError:
+            content = unsealed(read_json(self.source, most=_FEW))
+        except (RunError, ValueError):
             return {}
-        pairs = content.items() if isinstance(content, dict) else ()
-        return {name: value for name, value in pairs if value is None or isinstance(value, str)}
+        return {name: value for name, value in content.items() if value is None or isinstance(value, str)}
 
     # --- settings ------------------------------------------------------------------------------------------------
 
