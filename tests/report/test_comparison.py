@@ -96,12 +96,19 @@ def test_the_sentence_tells_the_truth_either_way(comparison):
 
 def test_a_yardstick_that_did_not_take_part_has_no_column(comparison):
     head, line, *rows = (each for each in to_markdown(comparison).splitlines() if each.startswith("|"))
-    assert head == "| policy | error % | n | against none | search s | training s |"
+    assert head == "| policy | error % | n | against none | training s |"
     assert {each.count("|") for each in (line, *rows)} == {head.count("|")}
     both = {"none": paired([15.0, 16.0], [20.0, 21.0]), "trivialaugment-wide": paired([15.0, 16.0], [18.0, 19.1])}
     full = table(*comparison.rows, replace(row("a", [15.0, 16.0]), against=both))
-    assert "| against none | against trivialaugment-wide | search s |" in to_markdown(full)
-    assert columns(table(row("a", NONE))) == ("policy", "error %", "n", "search s", "training s")
+    assert "| against none | against trivialaugment-wide | training s |" in to_markdown(full)
+
+
+def test_without_a_search_there_is_no_column_for_its_seconds():
+    assert columns(table(row("a", NONE))) == ("policy", "error %", "n", "training s")
+    some = table(row("a", NONE), replace(row("b", NONE), search_seconds=7.0))
+    assert columns(some) == ("policy", "error %", "n", "search s", "training s")
+    head, _, *rows = (each for each in to_markdown(some).splitlines() if each.startswith("|"))
+    assert [each.split("|")[-3].strip() for each in (head, *rows)] == ["search s", "-", "7"]
 
 
 def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
@@ -122,7 +129,7 @@ def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
 def test_runs_and_policies_that_are_missing_are_named(comparison, tmp_path):
     early = replace(comparison, missing=3, missing_seeds={"none": (3,), "late": (0, 2)}, absent=("late",))
     assert " 3 runs are missing: none, seed 3; late, seeds 0, 2." in to_markdown(early)
-    assert "| late | - | 0 | - | - | - |" in to_markdown(early)
+    assert "| late | - | 0 | - | - |" in to_markdown(early)
     publish(early, tmp_path)
     assert read_comparison(tmp_path / "comparison.json") == early
     old = replace(early, missing_seeds={}, absent=())  # as older versions wrote it

@@ -29,7 +29,12 @@ _NO_RUNS = Estimate(math.nan, math.inf, 0)
 def columns(comparison: Comparison) -> tuple[str, ...]:
     """The heads of the table, by what it holds."""
     against = (f"against {name}" for name in _compared_with(comparison))
-    return ("policy", " ".join(filter(None, _UNITS[comparison.metric])), "n", *against, "search s", "training s")
+    search = ["search s"] if _has_search(comparison) else []
+    return ("policy", " ".join(filter(None, _UNITS[comparison.metric])), "n", *against, *search, "training s")
+
+
+def _has_search(comparison: Comparison) -> bool:
+    return any(row.search_seconds is not None for row in comparison.rows)
 
 
 def _compared_with(comparison: Comparison) -> list[str]:
@@ -45,17 +50,19 @@ def table_rows(comparison: Comparison) -> list[list[str]]:
     """Those with errors, then those without."""
     digits, yardsticks = _digits(comparison), _compared_with(comparison)
     nothing = ["-", "0", *("-" for _ in columns(comparison)[3:])]
-    rows = [_cells(row, digits, yardsticks) for row in comparison.rows]
+    search = _has_search(comparison)
+    rows = [_cells(row, digits, yardsticks, search) for row in comparison.rows]
     return [*rows, *([label, *nothing] for label in comparison.absent)]
 
 
-def _cells(row: ComparisonRow, digits: int, yardsticks: Sequence[str]) -> list[str]:
+def _cells(row: ComparisonRow, digits: int, yardsticks: Sequence[str], search: bool) -> list[str]:
+    seconds = "-" if row.search_seconds is None else f"{row.search_seconds:.0f}"
     return [
         row.label,
         interval(row.error, digits),
         str(row.error.n),
         *(difference(row.against.get(name), row.error.n, digits) for name in yardsticks),
-        "-" if row.search_seconds is None else f"{row.search_seconds:.0f}",
+        *([seconds] if search else []),
         f"{row.train_seconds:.0f}",
     ]
 
