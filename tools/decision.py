@@ -67,6 +67,7 @@ def _of_set(
     labels = [label for label in labels if all((label, later, fold) in rows for fold in folds)]
     if "none" not in labels:
         return
+    policies = {label: policies[label] for label in labels}
     seen = {each["fold"]: each for each in record["seen"] if each["epochs"] == epochs}
     images = record["images"] // prior.FOLDS
     for count in (1, 2):

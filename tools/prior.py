@@ -379,6 +379,29 @@ def spread_parts(line: Line, residuals: np.ndarray) -> tuple[float, float]:
     return max(float(floor), 1e-4), max(float(slope), 1.0)
 
 
+def errors_by_network(content: Mapping[str, Any]) -> Iterator[str]:
+    """Of a record of several networks: each set by the others, with the lines of the other networks and with all."""
+    line = effect_rows(content)
+    names = [name for name in content["sets"] for _ in range(_count(content, name))]
+    networks = np.array([name.partition("@")[2] for name in names])
+    yield "| network | no effect | lines of the other networks | lines of all | n |\n|---|---|---|---|---|"
+    for network in dict.fromkeys(networks):
+        mine, by_others, by_all = networks == network, np.zeros(len(line.y)), np.zeros(len(line.y))
+        for name in set(line.sets[mine]):
+            here, elsewhere = mine & (line.sets == name), line.sets != name
+            for values, some in ((by_others, elsewhere & ~mine), (by_all, elsewhere)):
+                level, means, scales, weights = ridge(line.x[some], line.y[some], True)
+                values[here] = level + (line.x[here] - means) / scales @ weights
+        errors = [
+            np.sqrt(np.mean((line.y - values)[mine] ** 2)) for values in (np.zeros(len(line.y)), by_others, by_all)
+        ]
+        yield f"| {network} | {' | '.join(f'{each:.3f}' for each in errors)} | {mine.sum()} |"
+
+
+def _count(content: Mapping[str, Any], name: str) -> int:
+    return len(effect_keys({**content, "sets": {name: content["sets"][name]}}))
+
+
 def _report(name: str, truth: np.ndarray, values: np.ndarray) -> str:
     rmse = float(np.sqrt(np.mean((truth - values) ** 2)))
     return f"| {name} | {rmse:.3f} | {np.mean((values < 0) == (truth < 0)):.0%} |"
@@ -451,7 +474,7 @@ def raced_elsewhere(content: Mapping[str, Any], without: Collection[str] = ()) -
     return [
         Raced(name, row["expected"][0], *_measured_in(race, row))
         for name, race in races
-        if race["network"] not in fitted_to(content)
+        if race["network"] != fitted_to(content)[0]
         for row in race["table"]
         if "expected" in row and "failed" not in row
     ]
@@ -511,6 +534,9 @@ def fit(files: Sequence[Path], without: Collection[str] = (), out: Path = PRIOR)
     print("| prediction | error of log loss | right sign |\n|---|---|---|")
     print(_report("as in the short training", truth, longer.x[:, 0]))
     print(_report("this line", truth, longer.x[:, 0] + later))
+    if len(files) > 1:
+        print("\nerror of the log loss, each set by the others\n")
+        print("\n".join(errors_by_network(content)))
     _report_elsewhere(raced_elsewhere(content, without))
 
 

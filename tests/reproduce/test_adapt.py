@@ -75,7 +75,18 @@ def test_races_with_another_network_say_how_far_no_effect_is_off(monkeypatch, tm
     rows = prior.raced_elsewhere(of)
     assert [each.measured for each in rows] == pytest.approx([0.2, -0.2] * 2)
     assert prior.spread_elsewhere(rows) == pytest.approx(math.sqrt(0.04 - 0.62**2 * 0.8 / (0.2 * 400)))
-    assert prior.raced_elsewhere({"about": {"network": "wrn-16-2, small"}}) == []
+    assert prior.raced_elsewhere({"about": {"network": "small"}}) == []
+    assert prior.raced_elsewhere({"about": {"network": "wrn-16-2, small"}}) == rows  # of the first one
+
+
+def test_the_error_for_a_network_is_told_with_and_without_its_own_trainings():
+    """As the page has it: the lines of one network hold for the other, but not the other way round."""
+    prior = tool("prior")
+    both = prior.read_records([MEASURED, MEASURED.with_name("small.json")])
+    *_, first, second = prior.errors_by_network(both)
+    assert (first, second) == ("| wrn-16-2 | 0.184 | 0.179 | 0.088 | 364 |", "| small | 0.151 | 0.081 | 0.076 | 91 |")
+    page = (MEASURED.parent / "README.md").read_text(encoding="utf-8")
+    assert all(number in page for number in ("0.151", "0.081", "0.076"))
 
 
 def test_races_are_replayed_on_images_that_they_did_not_see(tmp_path):
