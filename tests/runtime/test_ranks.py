@@ -77,6 +77,13 @@ def test_a_rank_that_is_still_loading_is_not_missed(watches):
     assert watches[1].trouble.startswith("rank 0 of 3 has ended")
 
 
+def test_a_rank_that_is_lost_before_its_first_sign_is_missed_once_a_sum_has_failed(watches):
+    """Ranks that sum have loaded."""
+    watches[1].patience = ranks._LOST_IN_TROUBLE
+    beat(watches[1:], ranks._LOST_IN_TROUBLE + 1)
+    assert watches[1].trouble.startswith("rank 0 of 3 has ended")
+
+
 def test_who_ends_well_is_not_missed(watches):
     beat(watches, 2)
     watches[1].end(None)

@@ -276,7 +276,8 @@ class Watch(threading.Thread):
             noticed = noticed or (time.monotonic() if self.trouble else None)
             if noticed is not None and time.monotonic() > noticed + _GRACE_S and not self._over.is_set():
                 if self.told_by == self.rank:
-                    print("fasteraa:", printable(str(self.trouble)), file=sys.stderr, flush=True)
+                    text = str(self.trouble).replace("resume=True", "--resume")  # torchrun has a command line
+                    print("fasteraa:", printable(text), file=sys.stderr, flush=True)
                 self.leave(RankLost.exit_code)
 
     def beat(self) -> None:
@@ -286,7 +287,8 @@ class Watch(threading.Thread):
             self._note(text, 0)
         for rank, (sign, missing) in self._seen.items():
             now = self.store.add(f"beat/{rank}", 0)
-            missing = missing + 1 if now == sign and now else 0  # none at all: it is still loading
+            is_loading = not now and self.patience == _LOST  # no sign at all, and no sum over ranks has failed
+            missing = missing + 1 if now == sign and not is_loading else 0
             self._seen[rank] = now, missing
             if missing >= self.patience and not self.store.add(f"over/{rank}", 0):
                 text = f"rank {rank} of {self.size} has ended (it was killed, or its machine was lost): {_CONTINUE}"
