@@ -285,7 +285,7 @@ except FasterAAError as error:
 
 
 def long_jobs(count=20):
-    first, recipe = small_jobs()[0], replace(SMALL, epochs=60)
+    first, recipe = small_jobs()[0], replace(SMALL, epochs=300)
     return [replace(first, seed=seed, recipe=recipe) for seed in range(count)]
 
 
