@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fasteraa.policy.named import named
+
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "results" / "adapt" / "measured.json"
 
@@ -99,6 +101,33 @@ def test_races_are_replayed_on_images_that_they_did_not_see(tmp_path):
         assert decision.chosen_at(race, 1.1) == "none"  # nothing is that sure
     chosen = [decision.chosen_at(race, 0.8) for race in races]
     assert any(label != "none" for label in chosen)
+
+
+@pytest.mark.parametrize("means", [(-0.2, -0.15), (0.03, 0.01)])
+def test_simulated_races_end_by_what_real_ones_end_by(means, monkeypatch):
+    """One where the best is chosen, one where none is."""
+    decision, spread = tool("decision"), 0.05
+    trials = [
+        decision.ranking.Trial(decision.Candidate(label, named("none")), (10.0,), (1.0,), (1.0,), 100)
+        for label in ("none", "a", "b")
+    ]
+    known = {"none": (0.0, 0.0), **{label: (mean, spread) for label, mean in zip("ab", means, strict=True)}}
+    difference = decision.ranking.Difference
+    monkeypatch.setattr(decision.ranking, "differences", lambda some: [difference(*known[each.label]) for each in some])
+    chosen = decision.ranking.choose(trials).label
+    assert chosen == ("a" if means[0] < 0 else "none")
+    found = decision._regrets(np.array([means]), np.array([min(means)]), np.array([chosen != "none"]), spread)
+    assert found == pytest.approx([decision.ranking.regret(trials)])
+
+
+def test_longer_races_cost_more_trainings_and_early_ends_fewer(monkeypatch, tmp_path):
+    decision = tool("decision")
+    some = record("chest", "fashion", "cifar10", "dtd10")
+    monkeypatch.setattr(decision, "TIMES", 20)
+    monkeypatch.setattr(decision, "LONG_DESIGNS", (((1, 1), 0.0), ((1, 1, 2, 4, 8), 0.0), ((1, 1, 2, 4, 8), 0.02)))
+    rows = list(decision.long_races(some, list(decision.replays(some, tmp_path, use_prior=False))))[2:]
+    short, whole, early = (int(row.split("|")[3]) for row in rows)
+    assert short < early < whole == 15 + 9 + 2 * 6 + 4 * 4 + 8 * 3
 
 
 def test_the_noise_of_none_is_common_to_all_differences():

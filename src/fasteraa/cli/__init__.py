@@ -101,13 +101,12 @@ def _stdout_fails() -> bool:
 def _say(what: object, code: int) -> int:
     """In one line, fit for a terminal: names in it may be a stranger's. Of torchrun's ranks one says it."""
     from fasteraa.errors import RankLost
-    from fasteraa.runtime.documents import printable
+    from fasteraa.runtime.documents import printable, with_flags
     from fasteraa.runtime.ranks import own_rank
 
     if own_rank() != (what.told_by if isinstance(what, RankLost) else 0):
         return code
-    text = str(what).replace("resume=True", "--resume")  # as it is called here
-    print("fasteraa:", printable(" ".join(text.split())), file=sys.stderr)
+    print("fasteraa:", printable(with_flags(" ".join(str(what).split()))), file=sys.stderr)
     return code
 
 

@@ -53,7 +53,7 @@ def _alike(race: RaceResult) -> str:
     alike = [label for label, each in against.items() if each is not None and abs(each.mean) <= each.half]
     if not alike or race.chosen.label == "none":  # the recommendation has them
         return ""
-    if race.clear:
+    if race.is_clear:
         return f"{and_words(alike)} did about as well: no other choice is expected to gain {CLEAR:.0%} of the loss."
     flag = "--race-trainings" if race.counted else "--race-minutes"
     return (

@@ -147,6 +147,11 @@ def _too_large(size: int, most: float) -> str:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
+def with_flags(text: str) -> str:
+    """A message of the library as the command line says it, where the argument has a flag's name."""
+    return text.replace("resume=True", "--resume")
+
+
 def printable(text: object, keep: str = "") -> str:
     r"""Fit for a terminal, a page or a message: what could steer a terminal, or cannot be encoded, is made visible.
 

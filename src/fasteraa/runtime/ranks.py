@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from fasteraa.errors import ConfigError, FasterAAError, RankLost, RunError
-from fasteraa.runtime.documents import cut, printable
+from fasteraa.runtime.documents import cut, printable, with_flags
 from fasteraa.runtime.signals import defer_signals
 
 if TYPE_CHECKING:
@@ -276,8 +276,7 @@ class Watch(threading.Thread):
             noticed = noticed or (time.monotonic() if self.trouble else None)
             if noticed is not None and time.monotonic() > noticed + _GRACE_S and not self._over.is_set():
                 if self.told_by == self.rank:
-                    text = str(self.trouble).replace("resume=True", "--resume")  # torchrun has a command line
-                    print("fasteraa:", printable(text), file=sys.stderr, flush=True)
+                    print("fasteraa:", printable(with_flags(str(self.trouble))), file=sys.stderr, flush=True)
                 self.leave(RankLost.exit_code)
 
     def beat(self) -> None:

@@ -116,7 +116,7 @@ class RaceResult:
         return self._paired(self.chosen.scores[:shared], other.scores[:shared])
 
     @property
-    def clear(self) -> bool:
+    def is_clear(self) -> bool:
         """Whether more trainings would hardly make the choice better."""
         return is_clear(self.trials, by_loss=self.metric == "loss")
 

@@ -13,7 +13,7 @@ import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Runner, make_runner
-from fasteraa.train.runner.local import LocalRunner
+from fasteraa.train.runner.local import LocalRunner, one_thread
 from fasteraa.train.split import Split, fold_splits
 from fasteraa.train.training import make_network
 
@@ -131,7 +131,7 @@ def check_runner(runner: str | Callable[..., Runner], **settings: Any) -> None:
     twin = replace(jobs[0], label="the-first-by-another-name")
     wild = replace(jobs[1], label="wild", recipe=replace(SMALL, learning_rate=1e30, clip=0))
     children = set(multiprocessing.active_children())
-    with TemporaryDirectory() as scratch, _one_thread():
+    with TemporaryDirectory() as scratch, one_thread():  # sums in one order, here and in processes of their own
         with LocalRunner(RunCache(Path(scratch) / "reference").open(), device="cpu", jobs=1) as reference:
             expected = dict(_by_key(reference.run([*jobs, long, wild])))
         cache = RunCache(Path(scratch) / "checked").open()
@@ -234,14 +234,3 @@ def _by_key(pairs: Iterable[tuple[TrainJob, Outcome]]) -> dict[str, Outcome]:
 def _records(cache: RunCache) -> dict[str, int]:
     """Files of finished runs, and when they were written."""
     return {path.name: path.stat().st_mtime_ns for path in cache.runs.glob("*.json")}
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums in one order, here and in processes of their own."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
