@@ -1,7 +1,7 @@
 """The prior of the race: what cheap measurements on somebody's images say about each policy.
 
     python tools/prior.py pack ZOO DATA      # a folder or zip each, with train/CLASS/ and test/CLASS/; NAME.npz of each
-    python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x, y, xt, yt); resumable
+    python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x_train, y_train, x_test, y_test)
     python tools/prior.py measure DATA OUT --network small --device cpu --folds 2 --lengths 50 --no-test
     python tools/prior.py fit results/adapt/measured.json     # writes src/fasteraa/selection/prior.json
     python tools/prior.py fit results/adapt/measured.json --without intel --out intel.json    # to be judged on that set
@@ -82,10 +82,10 @@ def pack(zoo: Path, data: Path, pattern: str, images: int, test_images: int, siz
                 with ZipFile(source) as archive:
                     archive.extractall(folder)
             root, content = Path(folder) if source.suffix == ".zip" else source, {}
-            for names, part, most in ((("x", "y"), "train", images), (("xt", "yt"), "test", test_images)):
+            for part, most in (("train", images), ("test", test_images)):
                 there = load(root / part, size=size)
                 some = load(root / part, size=size, subset=most) if len(there) > most else there
-                content[names[0]], content[names[1]] = _arrays(some)
+                content[f"x_{part}"], content[f"y_{part}"] = _arrays(some)
         name = source.stem.partition("_")[0]
         np.savez_compressed(data / f"{name}.npz", **content)
         print(f"{name}: {len(content['y'])} training images, {len(content['yt'])} test images", flush=True)

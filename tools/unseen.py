@@ -62,6 +62,7 @@ class Plan(NamedTuple):
     tune: bool
     end: float
     extra: tuple[str, ...]  # for `fasteraa search`
+    have: Mapping[str, Any]  # sets of an earlier record: `none` and the others are not trained again
 
     def folder(self, name: str, kind: str) -> Path:
         return self.out / name / ("gpu" if kind == SEARCHES[0] else "cpu")
@@ -150,6 +151,11 @@ class Trainings:
         self.recipe = replace(recipe, flip=name not in prior.UPRIGHT)
         self.tuned: TrainRecipe | None = None if plan.tune else self.recipe
 
+    def had(self) -> dict[tuple[str, int], Mapping[str, Any]]:
+        """By the hash of a policy and the seed."""
+        rows = self.plan.have.get(self.name, {}).get("rows", ())
+        return {(named(row["label"]).hash, row["seed"]): row for row in rows if row["label"] not in SEARCHES}
+
     def policies(self) -> dict[str, tuple[Policy, int]]:
         """With the number of seeds; of searches those that are there."""
         known = {"none": (named("none"), SEEDS), **{name: (named(name), SEEDS_OF_OTHERS) for name in OTHERS}}
@@ -164,22 +170,25 @@ class Trainings:
             return
         began = time.time()
         recipe = self.tuned = self.tuned or tuned(self.runner, self.split, self.recipe, print, rates_only=False)
+        had = self.had()
         jobs = [
             make_job(label, policy, recipe, seed, self.split)
             for seed in range(SEEDS)
             for label, (policy, seeds) in self.policies().items()
-            if seed < seeds
+            if seed < seeds and (policy.hash, seed) not in had
         ]
         jobs = list({job.key: job for job in jobs}.values())  # what chose `none` is trained once
         done = run_jobs(self.runner, jobs, until=self.plan.end)
         print(f"{self.name}: {len(done)} of {len(jobs)} trainings, {time.time() - began:.1f} s", flush=True)
 
     def record(self) -> dict[str, Any]:
-        recipe, rows = self.tuned or self.recipe, []
+        recipe, rows, had = self.tuned or self.recipe, [], self.had()
         for label, (policy, seeds) in self.policies().items():
             for seed in range(seeds):
                 outcome = self.runner.cache.read(make_job(label, policy, recipe, seed, self.split))
-                if outcome is not None and not outcome.failed:
+                if (policy.hash, seed) in had:
+                    rows.append({**had[policy.hash, seed], "label": label})
+                elif outcome is not None and not outcome.failed:
                     loss = outcome.loss
                     rows.append({"label": label, "seed": seed, "error": outcome.error, "loss": loss})
         about = {"images": len(self.split.train), "test_images": len(self.split.held_out)}
@@ -346,6 +355,7 @@ def main() -> None:
     running.add_argument("--side-by-side", type=int, default=2, help="searches on the GPU")
     running.add_argument("--device", default="auto")
     running.add_argument("--tune", action="store_true", help="learning rate and weight decay, held-out, for each set")
+    running.add_argument("--have", type=Path, help="an earlier record: what it has of `none` and of the others is taken")
     running.add_argument("--extra", default="", help="more words for fasteraa search")
     tabling = commands.add_parser("table")
     tabling.add_argument("file", type=Path)
@@ -359,9 +369,10 @@ def main() -> None:
     names = [name for name in names if not given.sets or name in given.sets.split(",")]
     minutes = {SEARCHES[0]: given.gpu_minutes, SEARCHES[1]: given.cpu_minutes}
     end = time.time() + 60 * given.minutes
+    have = json.loads(given.have.read_text())["sets"] if given.have else {}
     plan = Plan(
         given.data, given.out, tuple(given.measured), given.device, given.network, given.epochs, minutes, given.tune,
-        end, tuple(given.extra.split()),
+        end, tuple(given.extra.split()), have,
     )  # fmt: skip
     run(plan, names, given.pairs, given.side_by_side)
 
