@@ -355,7 +355,7 @@ def main() -> None:
     running.add_argument("--side-by-side", type=int, default=2, help="searches on the GPU")
     running.add_argument("--device", default="auto")
     running.add_argument("--tune", action="store_true", help="learning rate and weight decay, held-out, for each set")
-    running.add_argument("--have", type=Path, help="an earlier record: what it has of `none` and of the others is taken")
+    running.add_argument("--have", type=Path, help="an earlier record: its `none` and fixed policies are taken")
     running.add_argument("--extra", default="", help="more words for fasteraa search")
     tabling = commands.add_parser("table")
     tabling.add_argument("file", type=Path)

@@ -107,7 +107,7 @@ def drawn_jobs(task: Task, ops: Sequence[str], count: int, epochs: int) -> list[
 def read_experiment(
     jobs: Sequence[TrainJob], outcomes: Mapping[str, Outcome], ops: Sequence[str]
 ) -> tuple[Effects, dict[str, Effects]] | None:
-    """By all trainings, and for each fold by those on the others; None if most of either failed."""
+    """By all trainings, and for each fold by those on the others; None if there are none, or most failed."""
     effects = _effects(jobs, outcomes, ops)
     folds = dict.fromkeys(job.split.name for job in jobs)
     without = {fold: _effects([job for job in jobs if job.split.name != fold], outcomes, ops) for fold in folds}
@@ -117,7 +117,7 @@ def read_experiment(
 
 def _effects(jobs: Sequence[TrainJob], outcomes: Mapping[str, Outcome], ops: Sequence[str]) -> Effects | None:
     sound = [(job, outcomes[job.key]) for job in jobs if job.key in outcomes and not outcomes[job.key].failed]
-    if 2 * len(sound) < len(jobs):
+    if not sound or 2 * len(sound) < len(jobs):
         return None
     return fit(
         [job.policy for job, _ in sound],
