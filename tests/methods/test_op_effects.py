@@ -371,7 +371,7 @@ def test_a_fold_of_which_most_failed_leaves_no_policy_to_race_elsewhere(tmp_path
 
 
 def test_trainings_that_ended_on_one_fold_alone_leave_no_policy():
-    """A slow GPU trains those of a fold side by side and is late; the policies would race on what they were made with."""
+    """A slow GPU trains those of a fold side by side and is late: policies would race on what they were made with."""
     jobs = [job for job in drawn_jobs(task_of(), TESTED, 54, 4) if job.split.name == "fold 1"]
     assert len(jobs) == 18
     assert read_experiment(jobs, {job.key: Outcome(10.0, 0.5, 0.1, 1.0) for job in jobs}, TESTED) is None
