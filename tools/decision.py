@@ -1,6 +1,7 @@
 """How often is what a race chooses worse than no augmentation, and what does its caution cost? On recorded trainings.
 
     python tools/decision.py results/adapt/measured.json
+    python tools/decision.py results/adapt/small.json    # two folds: the replayed races alone
 
 Races are replayed: on one or two folds of a set every policy was trained once, the prior is fitted to the other sets,
 and `selection.ranking` decides. The truth is the loss on the folds that the race did not see, in trainings of the same
@@ -27,7 +28,7 @@ import prior
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.policy import Policy
 from fasteraa.selection import ranking
-from fasteraa.selection.prior import Traits, predict
+from fasteraa.selection.prior import PriorOf, Traits, predict
 from fasteraa.selection.schedule import trainings_of_rounds
 from fasteraa.train.metrics import Measured
 
@@ -48,20 +49,37 @@ class Replay:
     noise: float  # one standard error of the truth
 
 
-def replays(content: Mapping[str, Any], folder: Path, use_prior: bool = True) -> Iterator[Replay]:
+class Lengths(NamedTuple):
+    """Epochs of the race's trainings, of those that say the truth, and of those that the race chooses for."""
+
+    raced: int
+    true: int
+    expected: int
+
+
+KNOWN = tuple(
+    Lengths(raced, true, true)
+    for raced, true in ((prior.SHORT, prior.SHORT), (prior.LONG, prior.LONG), (prior.SHORT, prior.LONG))
+)
+
+
+def replays(
+    content: Mapping[str, Any], folder: Path, use_prior: bool = True, some: Sequence[Lengths] = KNOWN
+) -> Iterator[Replay]:
     for name, record in content["sets"].items():
         file = folder / f"{name}.json"
         if not file.exists():
-            file.write_text(json.dumps(prior.fitted(prior.without_sets(content, [name]))))
+            file.write_text(json.dumps(prior.prior_of([prior.without_sets(content, [name])])))
         rows: Rows = {(row["label"], row["epochs"], row["on"]): row for row in record["rows"] if not row["failed"]}
-        for epochs, later in ((prior.SHORT, prior.SHORT), (prior.LONG, prior.LONG), (prior.SHORT, prior.LONG)):
-            yield from _of_set(name, record, rows, epochs, later, str(file), use_prior)
+        for each in some:
+            yield from _of_set(name, record, rows, each, PriorOf(str(file)), use_prior)
 
 
 def _of_set(
-    name: str, record: Mapping[str, Any], rows: Rows, epochs: int, later: int, file: str, use_prior: bool
+    name: str, record: Mapping[str, Any], rows: Rows, lengths: Lengths, lines: PriorOf, use_prior: bool
 ) -> Iterator[Replay]:
-    folds = [f"fold {number + 1}" for number in range(prior.FOLDS)]
+    epochs, later, length = lengths.raced, lengths.true, lengths.expected / lengths.raced
+    folds = sorted({fold for _, _, fold in rows if fold.startswith("fold")})
     policies = prior.policies_of(record)
     labels = [label for label in policies if all((label, epochs, fold) in rows for fold in folds)]
     labels = [label for label in labels if all((label, later, fold) in rows for fold in folds)]
@@ -70,17 +88,17 @@ def _of_set(
     policies = {label: policies[label] for label in labels}
     seen = {each["fold"]: each for each in record["seen"] if each["epochs"] == epochs}
     images = record["images"] // prior.FOLDS
-    for count in (1, 2):
+    for count in range(1, len(folds)):
         for raced in combinations(folds, count):
             others = [fold for fold in folds if fold not in raced]
-            expected = _expected(policies, rows, seen[raced[0]], epochs, later / epochs, file) if use_prior else {}
+            expected = _expected(policies, rows, seen[raced[0]], epochs, length, lines) if use_prior else {}
             trials = tuple(
                 _trial(
                     Candidate(label, policies[label], expected=expected.get(label)),
                     [rows[label, epochs, fold] for fold in raced],
                     images=images * count,
-                    length=later / epochs,
-                    prior=file,
+                    length=length,
+                    prior=lines,
                 )
                 for label in labels
             )
@@ -89,7 +107,7 @@ def _of_set(
                 for label in labels
             }
             noise = trials[0].noise * math.sqrt(count / len(others))
-            yield Replay(name, epochs, later / epochs, count, trials, truth, noise)
+            yield Replay(name, epochs, length, count, trials, truth, noise)
 
 
 def _log(row: Mapping[str, Any]) -> float:
@@ -97,12 +115,12 @@ def _log(row: Mapping[str, Any]) -> float:
 
 
 def _expected(
-    policies: Mapping[str, Policy], rows: Rows, seen: Mapping[str, Any], epochs: int, length: float, file: str
+    policies: Mapping[str, Policy], rows: Rows, seen: Mapping[str, Any], epochs: int, length: float, lines: PriorOf
 ) -> dict[str, Expected]:
     plain, none = Measured(**seen["plain"]), rows["none", epochs, seen["fold"]]
     return {
         label: predict(
-            Traits.of(policy, plain, Measured(**seen["of"][label]), none["train_loss"]).after(length, file), file
+            Traits.of(policy, plain, Measured(**seen["of"][label]), none["train_loss"]).after(length, lines), lines
         )
         for label, policy in policies.items()
         if label != "none"
@@ -174,6 +192,21 @@ def calibration(some: Sequence[Replay]) -> Iterator[str]:
         if hits:
             yield f"| {low:.0%} to {min(high, 1):.0%} | {np.mean(hits):.0%} | {len(hits)} |"
     yield f"\nstandardised errors: mean {np.mean(scores):+.2f}, spread {np.std(scores):.2f} (1 if calibrated)"
+
+
+def guessed_lengths(content: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """Races of short trainings on one fold that choose for a length: what the choice does in short and long ones."""
+    short, long = prior.SHORT, prior.LONG
+    yield f"| chosen for | a policy is chosen | change at {short} epochs | worst | at {long} epochs | worst |"
+    yield "|---" * 6 + "|"
+    for expected in range(short, long + 1, short):
+        cells = []
+        for true in (short, long):
+            some = list(replays(content, folder, some=[Lengths(short, true, expected)]))
+            changes = [each.truth[chosen_at(each, ranking.PROBABLY)] for each in some if each.folds == 1]
+            cells += [f"{fmean(changes):+.3f}", f"{max(changes):+.2f}"]
+        share = fmean(change != 0 for change in changes)
+        yield f"| {expected} epochs | {share:.0%} | {' | '.join(cells)} |"
 
 
 # --- where the noise is ----------------------------------------------------------------------------------------------
@@ -380,6 +413,19 @@ def _races(replay: Replay, parts: Parts, count: int, repeats: Sequence[int], of_
     return float(np.where(np.isinf(better).all(1), 0.0, truth[better.argmin(1)]).mean())
 
 
+def _noise_and_designs(content: Mapping[str, Any], known: Sequence[Replay]) -> None:
+    """Of a record of three folds."""
+    print("\n## where the variance of the log loss is\n")
+    print("\n".join(noise_table(content)))
+    print(f"\nbetween seeds, on test images: none {seed_spread(True):.3f}, others {seed_spread(False):.3f}")
+    print("\n## error of predictions by length\n")
+    print("\n".join(errors_by_length(content)))
+    print("\n## simulated races\n")
+    print("\n".join(simulated(content, known)))
+    print("\n## simulated races of all policies\n")
+    print("\n".join(long_races(content, known)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
@@ -388,15 +434,10 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         known = list(replays(content, Path(scratch)))
         bare = [_without_expectations(each) for each in known]
-        print("\n## where the variance of the log loss is\n")
-        print("\n".join(noise_table(content)))
-        print(f"\nbetween seeds, on test images: none {seed_spread(True):.3f}, others {seed_spread(False):.3f}")
-        print("\n## error of predictions by length\n")
-        print("\n".join(errors_by_length(content)))
-        print("\n## simulated races\n")
-        print("\n".join(simulated(content, known)))
-        print("\n## simulated races of all policies\n")
-        print("\n".join(long_races(content, known)))
+        print("\n## where the length of the training to come is not known\n")
+        print("\n".join(guessed_lengths(content, Path(scratch))))
+        if any(each.folds == prior.FOLDS - 1 for each in known):
+            _noise_and_designs(content, known)
         short = [each for each in known if each.folds == 1 and each.length == 1 and each.epochs == prior.SHORT]
         print(f"\n## one fold, {prior.SHORT} epochs, {len(short)} races: change of the log loss\n")
         for title, some in (

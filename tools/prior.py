@@ -3,9 +3,8 @@
     python tools/prior.py pack ZOO DATA      # a folder or zip each, with train/CLASS/ and test/CLASS/; NAME.npz of each
     python tools/prior.py measure DATA OUT [--minutes 9]     # DATA: NAME.npz each (x_train, y_train, x_test, y_test)
     python tools/prior.py measure DATA OUT --network small --device cpu --folds 2 --lengths 50 --no-test
-    python tools/prior.py fit results/adapt/measured.json     # writes src/fasteraa/selection/prior.json
+    python tools/prior.py fit results/adapt/measured.json results/adapt/small.json  # writes selection/prior.json
     python tools/prior.py fit results/adapt/measured.json --without intel --out intel.json    # to be judged on that set
-    python tools/prior.py fit results/adapt/measured.json OTHER.json    # records of two networks
 
 `measure` trains every policy on every set: on three folds of its training images with two lengths, as a race does, and
 on all of them, measured on the test images. It also records how a network that was trained without a policy fares on
@@ -37,7 +36,7 @@ from fasteraa.ops import OPS
 from fasteraa.policy.named import named
 from fasteraa.policy.policy import Choice, Policy, SubPolicy
 from fasteraa.runtime.device import device_name, find_device
-from fasteraa.selection.prior import Traits, fitted_to
+from fasteraa.selection.prior import Traits
 from fasteraa.selection.ranking import Trial
 from fasteraa.train.affinity import CleanNetwork, load_clean
 from fasteraa.train.job import Outcome, TrainJob
@@ -380,21 +379,20 @@ def spread_parts(line: Line, residuals: np.ndarray) -> tuple[float, float]:
 
 
 def errors_by_network(content: Mapping[str, Any]) -> Iterator[str]:
-    """Of a record of several networks: each set by the others, with the lines of the other networks and with all."""
+    """Of records of several networks: each set by the others, with the lines of other networks, its own, and all."""
     line = effect_rows(content)
     names = [name for name in content["sets"] for _ in range(_count(content, name))]
     networks = np.array([name.partition("@")[2] for name in names])
-    yield "| network | no effect | lines of the other networks | lines of all | n |\n|---|---|---|---|---|"
+    yield "| network | no effect | lines of the other networks | its own | lines of all | n |"
+    yield "|---" * 6 + "|"
     for network in dict.fromkeys(networks):
-        mine, by_others, by_all = networks == network, np.zeros(len(line.y)), np.zeros(len(line.y))
+        mine, (nothing, by_others, by_own, by_all) = networks == network, np.zeros((4, len(line.y)))
         for name in set(line.sets[mine]):
             here, elsewhere = mine & (line.sets == name), line.sets != name
-            for values, some in ((by_others, elsewhere & ~mine), (by_all, elsewhere)):
+            for values, some in ((by_others, elsewhere & ~mine), (by_own, elsewhere & mine), (by_all, elsewhere)):
                 level, means, scales, weights = ridge(line.x[some], line.y[some], True)
                 values[here] = level + (line.x[here] - means) / scales @ weights
-        errors = [
-            np.sqrt(np.mean((line.y - values)[mine] ** 2)) for values in (np.zeros(len(line.y)), by_others, by_all)
-        ]
+        errors = [np.sqrt(np.mean((line.y - each)[mine] ** 2)) for each in (nothing, by_others, by_own, by_all)]
         yield f"| {network} | {' | '.join(f'{each:.3f}' for each in errors)} | {mine.sum()} |"
 
 
@@ -464,7 +462,8 @@ class Raced(NamedTuple):
     noise: float
 
 
-def raced_elsewhere(content: Mapping[str, Any], without: Collection[str] = ()) -> list[Raced]:
+def raced_elsewhere(network: str, without: Collection[str] = ()) -> list[Raced]:
+    """In races with any other."""
     races = [
         (name, search["race"])
         for name, record in json.loads(RACES.read_text())["sets"].items()
@@ -474,7 +473,7 @@ def raced_elsewhere(content: Mapping[str, Any], without: Collection[str] = ()) -
     return [
         Raced(name, row["expected"][0], *_measured_in(race, row))
         for name, race in races
-        if race["network"] != fitted_to(content)[0]
+        if race["network"] != network
         for row in race["table"]
         if "expected" in row and "failed" not in row
     ]
@@ -496,8 +495,8 @@ def spread_elsewhere(rows: Sequence[Raced]) -> float:
     return math.sqrt(max(np.mean([row.measured**2 - row.noise**2 for row in rows]), 1e-4))
 
 
-def fitted(content: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:
-    """The prior as its file has it."""
+def fitted(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The lines of a network, as the file has them."""
     effect, longer = effect_rows(content), longer_rows(content)
     elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
     level, means, scales, weights = ridge(effect.x, effect.y, True)
@@ -515,13 +514,31 @@ def fitted(content: Mapping[str, Any], without: Collection[str] = ()) -> dict[st
             "learned": round(learned_by_length(content), 4),
             "spread": round(float(np.sqrt(np.mean((longer.y - later) ** 2))), 4),
         },
-        "other networks": {"spread": round(spread_elsewhere(raced_elsewhere(content, without)), 4)},
     }  # fmt: skip
 
 
+def prior_of(contents: Sequence[Mapping[str, Any]], without: Collection[str] = ()) -> dict[str, Any]:
+    """Of records of a network each; races with others than the first say how far no effect is off."""
+    networks = {content["about"]["network"]: fitted(content) for content in contents}
+    elsewhere = spread_elsewhere(raced_elsewhere(next(iter(networks)), without))
+    return {"networks": networks, "other networks": {"spread": round(elsewhere, 4)}}
+
+
 def fit(files: Sequence[Path], without: Collection[str] = (), out: Path = PRIOR) -> None:
-    content = without_sets(read_records(files), without)
-    out.write_text(json.dumps(fitted(content, without), indent=1) + "\n")
+    every = without_sets(read_records(files), without)
+    contents = [json.loads(file.read_text()) for file in files]
+    contents = [without_sets(each, set(without) & each["sets"].keys()) for each in contents]
+    out.write_text(json.dumps(prior_of(contents, without), indent=1) + "\n")
+    for content in contents:
+        print(f"\n# {content['about']['network']}\n")
+        _report_lines(content)
+    if len(files) > 1:
+        print("\nerror of the log loss, each set by the others\n")
+        print("\n".join(errors_by_network(every)))
+    _report_elsewhere(raced_elsewhere(contents[0]["about"]["network"], without))
+
+
+def _report_lines(content: Mapping[str, Any]) -> None:
     effect, longer = effect_rows(content), longer_rows(content)
     elsewhere, later = predicted_elsewhere(effect, True), predicted_elsewhere(longer, False)
     print(f"{len(effect.y)} effects on {len(set(effect.sets))} sets, each predicted by the others\n")
@@ -534,10 +551,6 @@ def fit(files: Sequence[Path], without: Collection[str] = (), out: Path = PRIOR)
     print("| prediction | error of log loss | right sign |\n|---|---|---|")
     print(_report("as in the short training", truth, longer.x[:, 0]))
     print(_report("this line", truth, longer.x[:, 0] + later))
-    if len(files) > 1:
-        print("\nerror of the log loss, each set by the others\n")
-        print("\n".join(errors_by_network(content)))
-    _report_elsewhere(raced_elsewhere(content, without))
 
 
 def _report_elsewhere(rows: Sequence[Raced]) -> None:

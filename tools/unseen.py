@@ -45,7 +45,8 @@ from fasteraa.train.tune import tuned
 SEARCHES = ("searched on a GPU", "searched on two cores")
 OTHERS = ("trivialaugment-wide", "randaugment-2-14", "autoaugment-cifar10", "uniform-x2", "general-or-trivial")
 SEEDS, SEEDS_OF_OTHERS = 5, 3
-MEASURED = Path(__file__).resolve().parent.parent / "results" / "adapt" / "measured.json"
+ADAPT = Path(__file__).resolve().parent.parent / "results" / "adapt"
+MEASURED = (ADAPT / "measured.json", ADAPT / "small.json")
 _LEAST_S = 30.0  # that must be left for a search to begin
 
 
@@ -76,7 +77,7 @@ def fit_without(plan: Plan, name: str) -> Path:
     file = plan.out / "priors" / f"{name}.json"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        known = map(prior.set_of, prior.read_records(plan.measured)["sets"])
+        known = json.loads(plan.measured[0].read_text())["sets"]
         prior.fit(plan.measured, [name] if name in known else [], file)
     return file
 
@@ -342,7 +343,7 @@ def main() -> None:
     running = commands.add_parser("run")
     running.add_argument("data", type=Path)
     running.add_argument("out", type=Path)
-    running.add_argument("--measured", type=Path, nargs="+", default=[MEASURED], help="records for the prior")
+    running.add_argument("--measured", type=Path, nargs="+", default=MEASURED, help="records for the prior")
     running.add_argument("--minutes", type=float, default=9.0)
     running.add_argument("--sets", default="", help="these alone, with commas between them")
     running.add_argument("--network", default="wrn-16-2")

@@ -16,6 +16,7 @@ from fasteraa.policy.named import named
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "results" / "adapt" / "measured.json"
+SMALL = MEASURED.with_name("small.json")
 
 
 @cache
@@ -38,12 +39,15 @@ def record(*names):
 
 
 def test_the_prior_is_that_of_the_record():
-    made = tool("prior").fitted(tool("prior").read_records([MEASURED]))
+    made = tool("prior").prior_of([json.loads(file.read_text()) for file in (MEASURED, SMALL)])
     kept = json.loads(files("fasteraa.selection").joinpath("prior.json").read_text())
-    assert made["longer"] == pytest.approx(kept["longer"], abs=1e-3)
     assert made["other networks"] == pytest.approx(kept["other networks"], abs=1e-3)
-    for name in ("level", "spread", "weights", "means", "scales"):
-        assert made["effect"][name] == pytest.approx(kept["effect"][name], abs=1e-3), name
+    assert list(made["networks"]) == list(kept["networks"]) == ["wrn-16-2", "small"]
+    for network, lines in made["networks"].items():
+        own = kept["networks"][network]
+        assert lines["longer"] == pytest.approx(own["longer"], abs=1e-3)
+        for name in ("level", "spread", "weights", "means", "scales"):
+            assert lines["effect"][name] == pytest.approx(own["effect"][name], abs=1e-3), name
 
 
 def test_a_set_that_is_left_out_has_no_part_in_it():
@@ -72,23 +76,31 @@ def test_races_with_another_network_say_how_far_no_effect_is_off(monkeypatch, tm
     races = {"sets": {name: {"searches": {"a": {"race": race}}} for name in ("one", "two")}}
     (tmp_path / "races.json").write_text(json.dumps(races))
     monkeypatch.setattr(prior, "RACES", tmp_path / "races.json")
-    of = {"about": {"network": "wrn-16-2"}}
-    assert [(each.set, each.predicted) for each in prior.raced_elsewhere(of, ["two"])] == [("one", 0.1)] * 2
-    rows = prior.raced_elsewhere(of)
+    rows = prior.raced_elsewhere("wrn-16-2")
+    assert [(each.set, each.predicted) for each in prior.raced_elsewhere("wrn-16-2", ["two"])] == [("one", 0.1)] * 2
     assert [each.measured for each in rows] == pytest.approx([0.2, -0.2] * 2)
     assert prior.spread_elsewhere(rows) == pytest.approx(math.sqrt(0.04 - 0.62**2 * 0.8 / (0.2 * 400)))
-    assert prior.raced_elsewhere({"about": {"network": "small"}}) == []
-    assert prior.raced_elsewhere({"about": {"network": "wrn-16-2, small"}}) == rows  # of the first one
+    assert prior.raced_elsewhere("small") == []
 
 
 def test_the_error_for_a_network_is_told_with_and_without_its_own_trainings():
-    """As the page has it: the lines of one network hold for the other, but not the other way round."""
+    """As the page has it: the lines of a network are better for it than those of the other."""
     prior = tool("prior")
-    both = prior.read_records([MEASURED, MEASURED.with_name("small.json")])
-    *_, first, second = prior.errors_by_network(both)
-    assert (first, second) == ("| wrn-16-2 | 0.184 | 0.179 | 0.088 | 364 |", "| small | 0.151 | 0.081 | 0.076 | 91 |")
+    *_, first, second = prior.errors_by_network(prior.read_records([MEASURED, SMALL]))
+    assert first == "| wrn-16-2 | 0.184 | 0.114 | 0.088 | 0.098 | 364 |"
+    assert second == "| small | 0.189 | 0.165 | 0.146 | 0.141 | 234 |"
     page = (MEASURED.parent / "README.md").read_text(encoding="utf-8")
-    assert all(number in page for number in ("0.151", "0.081", "0.076"))
+    assert "| 0.189 | 0.165 | **0.146** | 0.141 | 234 |" in page
+
+
+def test_a_length_that_is_not_known_is_guessed_between(tmp_path):
+    """What is chosen for a length: the longer, the more is chosen, and the more is lost in short trainings."""
+    content = json.loads(SMALL.read_text())
+    some = {**content, "sets": {name: content["sets"][name] for name in ("ahcd28", "chest", "dtd10", "intel")}}
+    rows = [[each.strip() for each in row.split("|")] for row in tool("decision").guessed_lengths(some, tmp_path)][2:]
+    assert [row[1] for row in rows] == ["50 epochs", "100 epochs", "150 epochs", "200 epochs"]
+    assert int(rows[0][2][:-1]) < int(rows[-1][2][:-1])
+    assert float(rows[-1][5]) < float(rows[0][5]) < 0  # at 200 epochs
 
 
 def test_races_are_replayed_on_images_that_they_did_not_see(tmp_path):

@@ -11,6 +11,8 @@ from fasteraa.errors import ConfigError
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.named import named
 from fasteraa.selection.prior import (
+    FIRST,
+    PriorOf,
     Traits,
     is_guessing,
     longer_difference,
@@ -87,18 +89,17 @@ def test_longer_trainings_learn_what_is_hard():
 
 
 def prior_file(folder, **changed):
-    """Of the network that these tests train."""
+    """The lines of the first network, changed, as those of the network that these tests train."""
     content = json.loads(json.dumps(read_prior()))
-    content["about"]["network"] = "small"
-    content["effect"] |= changed
+    content["networks"]["small"] = {**FIRST.lines, "effect": {**FIRST.lines["effect"], **changed}}
     (folder / "prior.json").write_text(json.dumps(content))
     return str(folder / "prior.json")
 
 
 def test_a_race_predicts_with_the_lines_of_a_file(tmp_path):
     """As where the images of the race must not be among those that the lines were fitted to."""
-    file = prior_file(tmp_path, level=read_prior()["effect"]["level"] - 0.25)
-    assert predict(traits(), file).effect == pytest.approx(predict(traits()).effect - 0.25)
+    file = prior_file(tmp_path, level=FIRST.lines["effect"]["level"] - 0.25)
+    assert predict(traits(), PriorOf(file, "small")).effect == pytest.approx(predict(traits()).effect - 0.25)
     runner = LocalRunner(cache_in(tmp_path), device="cpu", jobs=1)
     task = task_of(brightness_classes(60), replace(RECIPE, epochs=8))
     (tmp_path / "usual").mkdir()
@@ -118,7 +119,7 @@ def test_a_file_that_is_no_prior_is_named(tmp_path, changed):
 def test_a_prediction_is_one_for_the_training_to_come(tmp_path, monkeypatch):
     """Which learns more by heart; far from the length of the race it orders candidates and says no more."""
     seen = traits(train_loss=0.4)
-    assert seen.after(4.0).unlearned == pytest.approx(seen.unlearned - read_prior()["longer"]["learned"])
+    assert seen.after(4.0).unlearned == pytest.approx(seen.unlearned - FIRST.lines["longer"]["learned"])
     assert seen.after(1.0) == seen
     assert seen.after(1000.0).unlearned == -4.0
     assert predict(seen.after(4.0)).effect < predict(seen).effect
@@ -150,10 +151,25 @@ def test_the_order_is_that_of_what_is_predicted_on_these_images(tmp_path):
     assert with_prior([own, *CANDIDATES[1:]], task, runner, seed=0, epochs=8)[1] == own  # its method knows better
 
 
+def test_each_network_that_was_measured_has_its_own_lines():
+    small = PriorOf(network="small")
+    assert small.known
+    assert small.lines["about"]["network"] == "small"
+    assert PriorOf(network="wrn-16-2").lines == FIRST.lines != small.lines
+    assert predict(traits(), small) != predict(traits())
+    assert longer_difference(0.1, 0.5, 4.0, small) != longer_difference(0.1, 0.5, 4.0)
+    assert not PriorOf(network="wrn-28-10").known
+    assert PriorOf(network="wrn-28-10").lines == FIRST.lines  # they order candidates
+
+
 def test_of_a_network_that_the_lines_were_not_fitted_to_they_order_candidates_and_no_more(tmp_path):
     """What is expected is no effect, give or take what such networks showed; a method may know better."""
     runner = LocalRunner(cache_in(tmp_path), device="cpu", jobs=1)
+    content = read_prior()
+    networks = {name: lines for name, lines in content["networks"].items() if name != "small"}
+    (tmp_path / "prior.json").write_text(json.dumps({**content, "networks": networks}))
     task = task_of(brightness_classes(60), replace(RECIPE, epochs=8))
+    task = replace(task, prior=str(tmp_path / "prior.json"))
     nothing = Expected(0.0, read_prior()["other networks"]["spread"])
     ordered = with_prior(CANDIDATES, task, runner, seed=0, epochs=8)
     assert [(each.label, each.expected) for each in ordered] == [

@@ -10,7 +10,7 @@ import torch
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.named import named
 from fasteraa.selection import ranking
-from fasteraa.selection.prior import longer_difference, longer_spread, read_prior
+from fasteraa.selection.prior import FIRST, PriorOf, longer_difference, longer_spread, read_prior
 from fasteraa.selection.ranking import (
     Difference,
     Trial,
@@ -133,11 +133,10 @@ def test_the_training_to_come_may_be_longer():
 
 def test_a_difference_is_carried_on_by_the_lines_of_the_race(tmp_path):
     file = tmp_path / "prior.json"
-    file.write_text(
-        json.dumps({**read_prior(), "longer": {"difference": 0.0, "unlearned": 0.0, "learned": 2.0, "spread": 0.3}})
-    )
+    lines = {**FIRST.lines, "longer": {"difference": 0.0, "unlearned": 0.0, "learned": 2.0, "spread": 0.3}}
+    file.write_text(json.dumps({**read_prior(), "networks": {**read_prior()["networks"], "small": lines}}))
     race = [
-        replace(trial(label, (error,) * 3, 10**6, loss=1.0), length=4.0, prior=str(file))
+        replace(trial(label, (error,) * 3, 10**6, loss=1.0), length=4.0, prior=PriorOf(str(file), "small"))
         for label, error in (("none", 11.0), ("a", 10.0))
     ]
     _, difference = differences(race)

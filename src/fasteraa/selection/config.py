@@ -26,6 +26,7 @@ _QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large netw
 _QUICK_SIDE = 128  # up to which it is quick; above, the network for CPUs takes its place
 _GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
 _GPU_STEPS = 1_200  # the same
+_CPU_EPOCHS = 100  # a policy for these does well after half and after twice as many: results/adapt
 _COPIES = 4  # augmented, of every image, for a probe
 _MANY_IMAGES = 2_000  # from which on batches are twice as large
 
@@ -109,6 +110,8 @@ def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceCon
         if race.network is None:
             recipe = _in_large_batches(recipe, len(data))
         recipe = _long_enough(recipe, len(data))
+    elif race.network is None:  # of the training to come nothing is known
+        recipe = replace(recipe, epochs=max(recipe.epochs, _CPU_EPOCHS))
     recipe = replace(recipe, epochs=race.epochs or recipe.epochs, cutout=0, crop=config.crop, flip=config.flip)
     return replace(recipe, **race.train)
 

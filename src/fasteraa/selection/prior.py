@@ -4,19 +4,19 @@ A network that was trained without a policy looks at held-out images that each p
 does there, and how far it was from learning its own training images by heart, predict what training with the policy
 will do to the loss: a network that has learned them by heart gains by augmentation, one that is still learning loses.
 `prior.json` holds the lines that say how much, fitted to many sets of images by `tools/prior.py`, which also says how
-well they predict a set that they were not fitted to. They were fitted to one network. With another they order
-candidates, and what is expected is no effect, give or take as much as was measured with such a network.
+well they predict a set that they were not fitted to. Each network that was measured has its own. With another those of
+the first order candidates, and what is expected is no effect, give or take as much as was measured with such a network.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,26 @@ _FEATURES = 7  # of `Traits`
 _BASE = 4.0  # it was fitted to trainings of four times the length
 
 
+class PriorOf(NamedTuple):
+    """Whose lines are meant: of a file, or of the package; of a network, or of the first in the file."""
+
+    file: str = ""
+    network: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether the network has lines of its own."""
+        return self.network in read_prior(self.file)["networks"]
+
+    @property
+    def lines(self) -> dict[str, Any]:
+        networks: dict[str, dict[str, Any]] = read_prior(self.file)["networks"]
+        return networks.get(self.network) or next(iter(networks.values()))
+
+
+FIRST = PriorOf()
+
+
 @dataclass(frozen=True)
 class Traits:
     """What is measured of a policy without training with it."""
@@ -62,9 +82,9 @@ class Traits:
             unlearned=min(max(math.log(max(train_loss, _LEAST_LOSS) / held_out), low), high),
         )
 
-    def after(self, length: float, prior: str = "") -> Traits:
+    def after(self, length: float, prior: PriorOf = FIRST) -> Traits:
         """In trainings `length` times as long, by which more is learned by heart."""
-        learned = read_prior(prior)["longer"]["learned"] * _quadruplings(length)
+        learned = prior.lines["longer"]["learned"] * _quadruplings(length)
         return replace(self, unlearned=max(self.unlearned - learned, _FITTED[0]))
 
     @property
@@ -83,34 +103,32 @@ def read_prior(file: str = "") -> dict[str, Any]:
 
 
 def _checked(content: Any, where: str) -> dict[str, Any]:
-    """ConfigError unless there is a finite number for every feature."""
+    """ConfigError unless there is a finite number for every feature of every network."""
     try:
-        line, longer = content["effect"], content["longer"]
-        rows = [np.array(line[name], float) for name in ("means", "scales", "weights")]
-        covariance = np.array(line["covariance"], float)
-        own = np.array([line["level"], *(longer[name] for name in ("difference", "unlearned", "learned"))], float)
-        spreads = np.array([line["spread"], longer["spread"], content["other networks"]["spread"]], float)
-        fitted_to(content)
+        spreads = [content["other networks"]["spread"]]
+        for lines in content["networks"].values():
+            line, longer = lines["effect"], lines["longer"]
+            rows = [np.array(line[name], float) for name in ("means", "scales", "weights")]
+            covariance = np.array(line["covariance"], float)
+            own = np.array([line["level"], *(longer[name] for name in ("difference", "unlearned", "learned"))], float)
+            spreads += [line["spread"], longer["spread"], *rows[1]]
+            shapes = {row.shape for row in rows} == {(_FEATURES,)} and covariance.shape == (_FEATURES + 1,) * 2
+            if not shapes or not all(np.isfinite(each).all() for each in (*rows, covariance, own)):
+                raise ConfigError(f"{where} is no prior of a race: it needs {_FEATURES} finite weights a network")
+        sound = all(math.isfinite(each) and each > 0 for each in spreads)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{where} is no prior of a race: tools/prior.py fit makes one") from error
-    shapes = {row.shape for row in rows} == {(_FEATURES,)} and covariance.shape == (_FEATURES + 1, _FEATURES + 1)
-    finite = all(np.isfinite(each).all() for each in (*rows, covariance, own, spreads))
-    if not shapes or not finite or min(*spreads, *rows[1]) <= 0:
-        raise ConfigError(f"{where} is no prior of a race: it needs {_FEATURES} finite weights and positive scales")
+    if len(spreads) == 1 or not sound:
+        raise ConfigError(f"{where} is no prior of a race: it needs a network, and positive scales")
     return dict(content)
 
 
-def fitted_to(content: Mapping[str, Any]) -> list[str]:
-    """The networks that were trained for it."""
-    return list(content["about"]["network"].split(", "))
-
-
-def predict(traits: Traits, prior: str = "") -> Expected:
+def predict(traits: Traits, prior: PriorOf = FIRST) -> Expected:
     """The effect of training with the policy, and how far such predictions are off on other sets.
 
     The further these measurements are from those that the line was fitted to, the less is known.
     """
-    line = read_prior(prior)["effect"]
+    line = prior.lines["effect"]
     columns = zip(traits.features, line["means"], line["scales"], strict=True)
     z = np.array([1.0, *((value - mean) / scale for value, mean, scale in columns)])
     effect = z @ np.array([line["level"], *line["weights"]])
@@ -120,18 +138,18 @@ def predict(traits: Traits, prior: str = "") -> Expected:
 # --- longer trainings ------------------------------------------------------------------------------------------------
 
 
-def longer_difference(difference: float, unlearned: float, length: float, prior: str = "") -> float:
+def longer_difference(difference: float, unlearned: float, length: float, prior: PriorOf = FIRST) -> float:
     """A difference to `none` in trainings `length` times as long.
 
     `unlearned`: how much more of its loss the policy still has to learn than `none` has.
     """
-    line, steps = read_prior(prior)["longer"], _quadruplings(length)
+    line, steps = prior.lines["longer"], _quadruplings(length)
     return float(difference * (1 + line["difference"]) ** steps + steps * line["unlearned"] * unlearned)
 
 
-def longer_spread(length: float, prior: str = "") -> float:
+def longer_spread(length: float, prior: PriorOf = FIRST) -> float:
     """How far such a prediction is off on other sets, one standard deviation."""
-    return float(read_prior(prior)["longer"]["spread"] * math.sqrt(_quadruplings(length)))
+    return float(prior.lines["longer"]["spread"] * math.sqrt(_quadruplings(length)))
 
 
 def _quadruplings(length: float) -> float:
@@ -166,10 +184,10 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
     clean = load_clean(network, job, find_device(task.device))
     if is_guessing(clean.plain.error, job.split.held_out.labels):
         return [*first, *others]
-    length = task.recipe.epochs / epochs
-    predicted = [_predicted(each, clean, job, outcome, length, task.prior) for each in others]
+    length, prior = task.recipe.epochs / epochs, PriorOf(task.prior, task.recipe.network)
+    predicted = [_predicted(each, clean, job, outcome, length, prior) for each in others]
     ordered = sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)
-    if length <= PREDICTABLE and task.recipe.network in fitted_to(read_prior(task.prior)):
+    if length <= PREDICTABLE and prior.known:
         return [*first, *ordered]
     own = {each.label: each.expected for each in others}
     no_effect = Expected(0.0, read_prior(task.prior)["other networks"]["spread"]) if length <= PREDICTABLE else None
@@ -183,7 +201,7 @@ def is_guessing(error: float, labels: Tensor) -> bool:
 
 
 def _predicted(
-    candidate: Candidate, clean: CleanNetwork, job: TrainJob, outcome: Outcome, length: float, prior: str
+    candidate: Candidate, clean: CleanNetwork, job: TrainJob, outcome: Outcome, length: float, prior: PriorOf
 ) -> Candidate:
     """Unless its method says what it expects. Of a schedule, as it is on average over the training."""
     if candidate.expected is not None:

@@ -17,7 +17,7 @@ from fasteraa.methods import Budget, Candidate, Expected
 from fasteraa.methods.task import Task, shortened
 from fasteraa.policy.named import named
 from fasteraa.runtime.clock import duration
-from fasteraa.selection.prior import with_prior
+from fasteraa.selection.prior import PriorOf, with_prior
 from fasteraa.selection.ranking import CLEAR, Trial, best_of, choose, is_clear, keep_first
 from fasteraa.selection.result import RaceResult
 from fasteraa.selection.schedule import (
@@ -204,7 +204,8 @@ def _trials(task: Task, candidates: Sequence[Candidate], schedule: Schedule) -> 
     length = 1.0 if task.recipe.fine_tunes else task.recipe.epochs / schedule.epochs
     by_error = task.metric == "balanced-error"
     chosen = [replace(by_label[label], expected=expected.get(label)) for label in schedule.candidates]
-    return [Trial(each, length=length, by_error=by_error, prior=task.prior) for each in chosen]
+    prior = PriorOf(task.prior, task.recipe.network)
+    return [Trial(each, length=length, by_error=by_error, prior=prior) for each in chosen]
 
 
 def _rounds(

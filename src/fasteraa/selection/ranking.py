@@ -19,7 +19,7 @@ from fasteraa.methods import Candidate, Expected
 from fasteraa.methods.task import PREDICTABLE
 from fasteraa.policy.policy import Policy
 from fasteraa.selection.finetuning import error_margin, weighed_together
-from fasteraa.selection.prior import longer_difference, longer_spread
+from fasteraa.selection.prior import FIRST, PriorOf, longer_difference, longer_spread
 from fasteraa.train.statistics import residual_spread
 
 # standard errors by which a prediction moves what was measured, at most (limited translation, Efron and Morris)
@@ -55,7 +55,7 @@ class Trial:
     images: int = 0  # held out from its trainings, each as often as it was
     length: float = 1.0  # of the training to come, as a multiple of those of the race
     by_error: bool = False  # errors are compared in the place of losses
-    prior: str = ""  # the file of lines that carry differences on; the package's if empty
+    prior: PriorOf = FIRST  # the lines that carry differences on
     failed: str | None = None  # why a training of it failed; its error there is that of guessing
 
     @property
@@ -138,7 +138,7 @@ def _difference(trial: Trial, none: Trial, noise: float) -> Difference:
     return _weighed(measured, trial.expected)
 
 
-def _carried_on(now: Difference, unlearned: float, length: float, prior: str) -> Difference:
+def _carried_on(now: Difference, unlearned: float, length: float, prior: PriorOf) -> Difference:
     """To the length of the training to come: its noise shrinks with it, and the line is off by some more."""
     mean, noise = (longer_difference(*each, length, prior) for each in ((now.mean, unlearned), (now.spread, 0.0)))
     return Difference(mean, math.hypot(noise, longer_spread(length, prior)))
