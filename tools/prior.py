@@ -46,7 +46,7 @@ from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner.local import LocalRunner
 from fasteraa.train.split import Split, fold_splits
 
-UPRIGHT = ("ahcd28", "omniglot40", "svhn")  # a flip changes what they show
+_UPRIGHT = ("ahcd28", "omniglot40", "svhn", "mnist")
 NAMED = (
     "none", "trivialaugment-wide", "randaugment-2-9", "randaugment-2-14", "general", "general-or-trivial",
     "general-mild", "uniform-half", "uniform-x2", "autoaugment-cifar10", "color-ops-x2", "three-augment",
@@ -55,9 +55,14 @@ SHORT, LONG, FULL = 50, 200, 200  # epochs: of folds, of folds, of all training 
 FOLDS, SEED = 3, 0
 
 
+def is_upright(name: str) -> bool:
+    """Whether a flip changes what the images show."""
+    return name.startswith(_UPRIGHT)
+
+
 def recipe_for(name: str, network: str, epochs: int) -> TrainRecipe:
     recipe = default_recipe(network, 32)
-    return replace(recipe, epochs=epochs, cutout=0, flip=name not in UPRIGHT, warmup=min(recipe.warmup, epochs / 8))
+    return replace(recipe, epochs=epochs, cutout=0, flip=not is_upright(name), warmup=min(recipe.warmup, epochs / 8))
 
 
 def load_set(file: Path) -> tuple[ImageSet, ImageSet]:
@@ -87,7 +92,7 @@ def pack(zoo: Path, data: Path, pattern: str, images: int, test_images: int, siz
                 content[f"x_{part}"], content[f"y_{part}"] = _arrays(some)
         name = source.stem.partition("_")[0]
         np.savez_compressed(data / f"{name}.npz", **content)
-        print(f"{name}: {len(content['y'])} training images, {len(content['yt'])} test images", flush=True)
+        print(f"{name}: {len(content['y_train'])} training images, {len(content['y_test'])} test images", flush=True)
 
 
 def _arrays(images: ImageSet) -> tuple[np.ndarray, np.ndarray]:
@@ -149,7 +154,7 @@ class SetMeasurement:
     def searched(self) -> Policy:
         file = self.folder / "faster-aa.json"
         if not file.exists():
-            config = SearchConfig(seed=SEED, flip=self.name not in UPRIGHT, batch_size=128)
+            config = SearchConfig(seed=SEED, flip=not is_upright(self.name), batch_size=128)
             gradient_search(self.train, config, device=self.device).policy.save(file)
         return Policy.load(file)
 
@@ -176,7 +181,7 @@ class SetMeasurement:
             rows += [_row(job, outcome) for job in jobs if (outcome := self.runner.cache.read(job)) is not None]
         return {
             "images": len(self.train), "test_images": len(self.test), "classes": len(self.train.classes),
-            "flip": self.name not in UPRIGHT, "network": self.network, "rows": rows,
+            "flip": not is_upright(self.name), "network": self.network, "rows": rows,
             "seen": self.seen(), "faster-aa": json.loads((self.folder / "faster-aa.json").read_text()),
         }  # fmt: skip
 

@@ -96,7 +96,7 @@ def search(plan: Plan, name: str, kind: str, cores: str) -> float:
     words = [sys.executable, "-m", "fasteraa", "search", f"{plan.data / name}.npz", "--out", str(folder)]
     words += ["--config", str(settings), "--race-minutes", str(plan.minutes[kind]), *plan.extra]
     words += ["--resume"] if (folder / "config.toml").exists() else []
-    words += ["--no-flip"] if name in prior.UPRIGHT else []
+    words += ["--no-flip"] if prior.is_upright(name) else []
     words += ["--device", plan.device if kind == SEARCHES[0] else "cpu"]
     words = [*(("taskset", "-c", cores) if cores else ()), *words]
     try:
@@ -149,7 +149,7 @@ class Trainings:
         cache = RunCache(plan.out / name / "runs").open()
         self.runner = LocalRunner(cache, device=plan.device, jobs=jobs, compile=False)
         recipe = replace(default_recipe(plan.network, 32), epochs=plan.epochs, cutout=0)
-        self.recipe = replace(recipe, flip=name not in prior.UPRIGHT)
+        self.recipe = replace(recipe, flip=not prior.is_upright(name))
         self.tuned: TrainRecipe | None = None if plan.tune else self.recipe
 
     def had(self) -> dict[tuple[str, int], Mapping[str, Any]]:
@@ -280,17 +280,17 @@ def ranks(means: Mapping[str, float]) -> dict[str, float]:
 def table(content: Mapping[str, Any]) -> Iterator[str]:
     sets = {name: errors_of(record) for name, record in content["sets"].items()}
     labels = [label for label in ("none", *SEARCHES, *OTHERS) if any(label in errors for errors in sets.values())]
-    yield from _summary(sets, labels)
+    yield from summary(sets, labels)
     yield ""
     yield f"| set | {' | '.join(labels)} | chosen on a GPU | chosen on two cores |"
     yield "|---" * (len(labels) + 3) + "|"
     searched = [label for label in SEARCHES if label in labels]
-    for name in sorted(sets, key=lambda name: -_worst(sets[name], searched)):
+    for name in sorted(sets, key=lambda name: -worst(sets[name], searched)):
         chosen = [content["sets"][name]["searches"].get(kind, {}).get("chosen", "") for kind in SEARCHES]
-        yield f"| {name} | {' | '.join(_cell(sets[name], label) for label in labels)} | {' | '.join(chosen)} |"
+        yield f"| {name} | {' | '.join(cell(sets[name], label) for label in labels)} | {' | '.join(chosen)} |"
 
 
-def _cell(errors: Mapping[str, Mapping[int, float]], label: str) -> str:
+def cell(errors: Mapping[str, Mapping[int, float]], label: str) -> str:
     """The error of `none`, of others the difference to it on the same seeds."""
     if label not in errors:
         return ""
@@ -301,11 +301,11 @@ def _mean(errors: Mapping[str, Mapping[int, float]], label: str) -> float:
     return fmean(_differences(errors, label, "none") or [0.0])
 
 
-def _worst(errors: Mapping[str, Mapping[int, float]], labels: Sequence[str]) -> float:
+def worst(errors: Mapping[str, Mapping[int, float]], labels: Sequence[str]) -> float:
     return max((_mean(errors, label) for label in labels if label in errors), default=0.0)
 
 
-def _summary(sets: Mapping[str, Mapping[str, Mapping[int, float]]], labels: Sequence[str]) -> Iterator[str]:
+def summary(sets: Mapping[str, Mapping[str, Mapping[int, float]]], labels: Sequence[str]) -> Iterator[str]:
     yield (
         "| policy | worst case, points | mean, points | mean rank | worse than none | better than none "
         "| better than TrivialAugment | worse than TrivialAugment | sets |"

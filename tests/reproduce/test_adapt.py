@@ -192,3 +192,69 @@ def test_the_table_begins_with_the_worst_case():
     assert f"| {two} | +3.0 | +0.93 | 2.00 | 1 | 1 |" in "\n".join(lines)
     assert [line.split(" | ")[0] for line in lines[-2:]] == ["| bad", "| fine"]
     assert lines[-2].endswith("| 10.0 | +0.0 | +3.0 | none | uniform |")
+
+
+# --- independent trainings -----------------------------------------------------------------------------------------
+
+
+def usual_set(folder, name, classes=10, side=8):
+    random = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 2000), ("test", 400)):
+        arrays[f"y_{part}"] = np.arange(count) % classes
+        arrays[f"x_{part}"] = random.integers(0, 255, (count, side, side, 3), np.uint8)
+        arrays[f"x_{part}"][..., 0] = arrays[f"y_{part}"][:, None, None]  # says the class
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+def test_cuts_are_drawn_evenly_and_the_same_every_time(tmp_path, monkeypatch):
+    independent = tool("independent")
+    usual_set(tmp_path, "cifar10")
+    cuts = {name: independent.CUTS[name] for name in ("deerhorse600", "grey500")}
+    monkeypatch.setattr(independent, "CUTS", {**cuts, "three90": independent.Cut("cifar10", 90, 1, 3)})
+    for out in ("a", "b"):
+        independent.draw(tmp_path, tmp_path / out)
+    both = [dict(np.load(tmp_path / out / "deerhorse600.npz")) for out in ("a", "b")]
+    assert all((both[0][name] == both[1][name]).all() for name in both[0])
+    assert set(both[0]["x_train"][:, 0, 0, 0]) == {4, 7}
+    assert (both[0]["y_train"] == (both[0]["x_train"][:, 0, 0, 0] == 7)).all()
+    assert np.bincount(both[0]["y_train"]).tolist() == [200, 200]  # all that there are
+    three, grey = (np.load(tmp_path / "a" / f"{name}.npz") for name in ("three90", "grey500"))
+    assert np.bincount(three["y_train"]).tolist() == [30, 30, 30]
+    assert (grey["x_train"] == grey["x_train"][..., :1]).all()
+
+
+def test_the_independent_loop_trains_what_is_missing(tmp_path):
+    """What chose a policy of the table has its errors; another is trained, and nothing twice."""
+    independent = tool("independent")
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    usual_set(data, "mine", 2)
+    for label, found in (("none", "none"), ("mild", "mild")):
+        search = out / "mine" / "cpu"
+        search.mkdir(parents=True, exist_ok=True)
+        (search / "policy.json").write_text(json.dumps({"name": found}))
+        (search / "seconds.json").write_text(json.dumps({"seconds": 1.0}))
+        sets = {"mine": independent.record_of(data / "mine.npz", out, {})}
+        sets["mine"]["rows"] = [{"policy": "none", "seed": 0, "label": "none", "error": 10.0}]
+        runs = list(independent.missing(sets, data, out, "cpu", 2))
+        assert len(runs) == (7 if label == "none" else 9)
+        assert runs[0].label == "trivialaugment-wide"
+    assert not sets["mine"]["drawn"]
+    sets["mine"]["search"]["chosen"] = "none"
+    sets["mine"]["rows"].append({"policy": "none", "seed": 1, "label": "none", "error": 12.0})
+    assert independent.errors_of(sets["mine"])[independent.SEARCHED] == {0: 10.0, 1: 12.0}
+
+
+def test_a_zoo_is_packed(tmp_path, capsys):
+    from PIL import Image
+
+    for part in ("train", "test"):
+        for name in ("a", "b"):
+            folder = tmp_path / "zoo" / "leaves_64" / part / name
+            folder.mkdir(parents=True)
+            for number in range(3):
+                Image.new("RGB", (20, 20), (number, 0, 0)).save(folder / f"{number}.png")
+    tool("prior").pack(tmp_path / "zoo", tmp_path / "data", "*_64", 4, 10, 16)
+    assert np.load(tmp_path / "data" / "leaves.npz")["x_train"].shape == (4, 16, 16, 3)
+    assert "leaves: 4 training images, 6 test images" in capsys.readouterr().out

@@ -153,12 +153,12 @@ def test_the_order_is_that_of_what_is_predicted_on_these_images(tmp_path):
 
 def test_each_network_that_was_measured_has_its_own_lines():
     small = PriorOf(network="small")
-    assert small.known
+    assert small.has_own_lines
     assert small.lines["about"]["network"] == "small"
     assert PriorOf(network="wrn-16-2").lines == FIRST.lines != small.lines
     assert predict(traits(), small) != predict(traits())
     assert longer_difference(0.1, 0.5, 4.0, small) != longer_difference(0.1, 0.5, 4.0)
-    assert not PriorOf(network="wrn-28-10").known
+    assert not PriorOf(network="wrn-28-10").has_own_lines
     assert PriorOf(network="wrn-28-10").lines == FIRST.lines  # they order candidates
 
 

@@ -49,7 +49,7 @@ class PriorOf(NamedTuple):
     network: str = ""
 
     @property
-    def known(self) -> bool:
+    def has_own_lines(self) -> bool:
         """Whether the network has lines of its own."""
         return self.network in read_prior(self.file)["networks"]
 
@@ -187,7 +187,7 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
     length, prior = task.recipe.epochs / epochs, PriorOf(task.prior, task.recipe.network)
     predicted = [_predicted(each, clean, job, outcome, length, prior) for each in others]
     ordered = sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)
-    if length <= PREDICTABLE and prior.known:
+    if length <= PREDICTABLE and prior.has_own_lines:
         return [*first, *ordered]
     own = {each.label: each.expected for each in others}
     no_effect = Expected(0.0, read_prior(task.prior)["other networks"]["spread"]) if length <= PREDICTABLE else None
