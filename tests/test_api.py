@@ -424,7 +424,8 @@ def test_policies_are_compared(tmp_path):
     assert table.missing == 0
     assert read_comparison(tmp_path / "comparison.json") == table
     assert said[0].endswith(
-        "48 images at 8x8, 4 runs of small for 1 epoch on CPU; measured on 12 images (20% of the training images)"
+        "48 images at 8x8, 4 runs of the small network for 1 epoch on CPU; measured on 12 images "
+        "(20% of the training images)"
     )
     early = compare(data, "none,uniform", out=tmp_path, minutes=0, progress=told(said.append))
     assert early.missing == 2

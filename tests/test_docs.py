@@ -516,7 +516,7 @@ def test_the_tutorial_works(photos, fasteraa, monkeypatch):
     assert Path("runs/photos/report.html").exists()
     assert json.loads(Path("runs/measured/comparison.json").read_text())["rows"]
     (code,) = blocks(text, "python")
-    settings = 'NETWORK, SIZE, EPOCHS = "resnet18", 64, 20'
+    settings = 'NETWORK, SIZE, EPOCHS = "resnet18", 64, 100'
     assert settings in code
     names = {}
     exec(code.replace(settings, 'NETWORK, SIZE, EPOCHS = "test_resnet", 32, 2'), names)

@@ -94,7 +94,7 @@ def search(
     address: str | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Find the policy to use for labelled images: methods propose, short trainings on held-out images decide.
+    """Find the policy to use for labelled images: methods propose, and short trainings decide.
 
     `source` is anything `fasteraa.data.load` takes (a folder of class folders, a manifest, a named set, arrays, a
     Dataset of (image, label) or (image, mask)); None is the embedded sample. Without a race (`race=False`, or images

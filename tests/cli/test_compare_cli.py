@@ -57,7 +57,7 @@ def test_evaluate_says_what_it_will_do_and_what_was_kept(fasteraa, source, tmp_p
     code, text, _ = fasteraa(*arguments)
     first, second, *_ = text.splitlines()
     assert code == 0
-    assert "1 run of small for 1 epoch on" in first
+    assert "1 run of the small network for 1 epoch on" in first
     assert second.startswith("1 training, about ")
     json.loads(fasteraa(*arguments, "--json")[1])
 

@@ -886,7 +886,7 @@ def test_command_line(tmp_path):
     MIXED.save(tmp_path / "policy.json")
     done = run("policy.json", "--to", "python", "--out", "found.py")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"exact: {', '.join(MIXED.ops)}", "found.py"]
+    assert done.stdout.splitlines() == [f"the same pixels: {', '.join(MIXED.ops)}", "found.py"]
     assert "class Augment" in (tmp_path / "found.py").read_text()
     Policy.named("uniform").save(tmp_path / "uniform.json")
     done = run("uniform.json", "--to", "albumentations", "--native", "--out", "tree.json")

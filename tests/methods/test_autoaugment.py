@@ -72,7 +72,7 @@ def test_planted_truth(tmp_path):
     )
     assert sum(last) > sum(first) + 15  # later policies are better ones: it learned
     assert task.progress.lines[0] == (
-        "autoaugment: 400 trainings of 4 epochs of small, an update of the controllers after every 40"
+        "autoaugment: 400 trainings of 4 epochs of the small network, an update of the controllers after every 40"
     )
     assert len(task.progress.lines) <= 11
 

@@ -258,7 +258,7 @@ def test_planted_truth(tmp_path):
     """Inverting half of the images ruins this data, and turning them does nothing to it."""
     task, runner = task_of(), LocalRunner(RunCache(tmp_path).open(), device="cpu", jobs=1)
     candidates = OpEffects().candidates(task, Budget(trainings=54), runner)
-    assert task.progress.lines == ["op-effects: 54 trainings of 4 epochs of small"]
+    assert task.progress.lines == ["op-effects: 54 trainings of 4 epochs of the small network"]
     effects = candidates[0].details["effects"]
     assert effects.trainings == 54
     assert max(effects.of, key=effects.of.get) == "invert"

@@ -212,7 +212,7 @@ def test_planted_truth(tmp_path):
     assert Counter(fold for fold, *_ in rows) == {"fold 1": 160, "fold 2": 160}
     assert min(error for _, error, _ in rows[-32:]) < min(error for _, error, _ in rows[:32])
     assert task.progress.lines[0] == (
-        "pba: 2 populations of 16 trainings of 30 epochs of small, the worst are replaced every 3 epochs"
+        "pba: 2 populations of 16 trainings of 30 epochs of the small network, the worst are replaced every 3 epochs"
     )
     assert len(task.progress.lines) <= 11
     assert task.progress.lines[-1].startswith("pba: 30 epochs of 30, the best accuracy is ")

@@ -65,7 +65,7 @@ def test_planted_truth(tmp_path, n, m):
     assert best.policy.name == f"randaugment-{n}-{m}"
     assert {policy.hash for policy in best.on_folds.values()} == {best.policy.hash}
     assert len(runner.trained) == 45
-    what = "45 trainings of 4 epochs of small, 15 pairs of n and m on 3 folds"
+    what = "45 trainings of 4 epochs of the small network, 15 pairs of n and m on 3 folds"
     assert task.progress.lines[0] == f"randaugment: {what}"
     assert len(task.progress.lines) == 10
 

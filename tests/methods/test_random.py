@@ -45,7 +45,7 @@ def test_planted_truth(tmp_path):
         assert dose(policy, "invert") < 0.5 * drawn["invert"]
         assert dose(policy, "rotate") > 1.2 * drawn["rotate"]
     first, *lines = task.progress.lines
-    assert first == "random: 90 trainings of 4 epochs of small"
+    assert first == "random: 90 trainings of 4 epochs of the small network"
     assert [line.split(" random")[0] for line in lines] == [f"random: {9 * k}/90" for k in range(1, 11)]
 
 

@@ -520,7 +520,7 @@ def test_a_set_that_is_too_large_for_the_time_is_cut(scripted, data):
     assert said[0] == "racing with 1000 of 1500 images: time does not allow for more"
     told = result.policy.provenance["race"]
     assert (told["images"], told["all_images"]) == (1000, 1500)
-    assert "4 epochs of small, 1000 of 1500 images" in told["sentence"]
+    assert "4 epochs of the small network, 1000 of 1500 images" in told["sentence"]
 
 
 def test_counted_trainings_have_all_images(scripted):

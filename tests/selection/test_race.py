@@ -120,18 +120,18 @@ def test_where_there_is_time_those_that_are_left_are_trained_several_times(monke
     folds = [f"fold {1 + number % 3}" for number in range(16)]
     assert list(rounds_of(runner)) == list(zip(folds, range(7, 23), strict=True))
     assert said == [
-        "the race: up to 32 trainings of 1 epoch of small, less than a second each, of 2 candidates",
-        "race, round 1: 2 candidates, 1 training of 1 epoch of small each",
-        "race, round 2: 2 candidates, 1 training of 1 epoch of small each",
-        "race, round 3: 2 candidates, 2 trainings of 1 epoch of small each",
-        "race, round 4: 2 candidates, 4 trainings of 1 epoch of small each",
-        "race, round 5: 2 candidates, 8 trainings of 1 epoch of small each",
+        "the race: up to 32 trainings of 1 epoch of the small network, less than a second each, of 2 candidates",
+        "race, round 1: 2 candidates, 1 training of 1 epoch of the small network each",
+        "race, round 2: 2 candidates, 1 training of 1 epoch of the small network each",
+        "race, round 3: 2 candidates, 2 trainings of 1 epoch of the small network each",
+        "race, round 4: 2 candidates, 4 trainings of 1 epoch of the small network each",
+        "race, round 5: 2 candidates, 8 trainings of 1 epoch of the small network each",
     ]
     assert [len(each.errors) for each in result.trials] == [16, 16]
     parts = [len(part) for _, part in data.folds(3, 7)]
     assert {each.images for each in result.trials} == {5 * sum(parts) + parts[0]}
     assert [(each.trainings, each.epochs) for each in result.rounds] == [(2, 1), (2, 1), (4, 1), (8, 1), (16, 1)]
-    assert "16 trainings of 1 epoch of small" in result.sentence()
+    assert "16 trainings of 1 epoch of the small network" in result.sentence()
     again = race(TWO, replace(task, decisions=Decisions(tmp_path / "schedule.json", "test")), runner, Budget(3000.0))
     assert again == result  # from what is there
     assert len(runner.trained) == 32
@@ -216,9 +216,9 @@ def test_lines_before_trainings_say_that_a_linear_probe_is_one(tmp_path):
     task = task_of(brightness_classes(), replace(RECIPE, freeze=True), said=said)
     race(TWO, task, ScriptedRunner(cache_in(tmp_path)), Budget(trainings=6))
     said = [line for line in said if "epochs of" in line]
-    assert said[0] == "the race: up to 6 trainings of 12 epochs of a linear probe of small, of 2 candidates"
-    assert said[1] == "race, round 1: 2 candidates, 1 training of 12 epochs of a linear probe of small each"
-    assert all("epochs of a linear probe of small" in line for line in said)
+    assert said[0] == "the race: up to 6 trainings of 12 epochs of a linear probe of the small network, of 2 candidates"
+    assert said[1] == "race, round 1: 2 candidates, 1 training of 12 epochs of a linear probe of the small network each"
+    assert all("epochs of a linear probe of the small network" in line for line in said)
 
 
 def test_a_policy_races_on_a_fold_as_it_was_made_without_it(tmp_path):

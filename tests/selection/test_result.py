@@ -31,16 +31,16 @@ def test_the_recommendation_comes_first_with_its_difference_to_none():
     result = result_of(trial("a", (5.0, 5.0, 5.0)), trial("none", (6.0, 7.0, 6.5)))
     half = 4.30265 * math.sqrt(0.25 * (1 / 3 + 1 / 2))
     assert result.sentence() == (
-        "Use a: 5.0% held-out error against 6.5% without augmentation (3 trainings of 12 epochs of small, difference "
-        f"-1.5 ± {half:.1f} points; better with a probability of more than 99%)."
+        "Use a: 5.0% held-out error against 6.5% without augmentation (3 trainings of 12 epochs of the small network, "
+        f"difference -1.5 ± {half:.1f} points; better with a probability of more than 99%)."
     )
 
 
 def test_who_has_learned_little_is_told_to_train_longer_first():
     none, a = (replace(trial(label, (30.0,)), scores=(1.02,), losses=(0.9,)) for label in ("none", "a"))
     words = (
-        " Train longer before you augment: after 12 epochs of small without augmentation the loss is still 0.90 on "
-        "training images and 1.02 on held-out ones. Race again for 48 epochs (--train-epochs 48)."
+        " Train longer before you augment: after 12 epochs of the small network without augmentation the loss is "
+        "still 0.90 on training images and 1.02 on held-out ones. Race again for 48 epochs (--train-epochs 48)."
     )
     assert result_of(none, a).sentence().endswith(words)
     learned = replace(none, losses=(0.3,))
@@ -53,13 +53,16 @@ def test_who_has_learned_little_is_told_to_train_longer_first():
 
 def test_one_training_has_no_interval():
     result = result_of(trial("a", (5.0,)), trial("none", (6.0,)))
-    assert "(1 training of 12 epochs of small, difference -1.0 points, one training; better" in result.sentence()
+    assert (
+        "(1 training of 12 epochs of the small network, difference -1.0 points, one training; better"
+        in result.sentence()
+    )
     assert difference_words(Estimate(-2.5, 0.8, 3)) == "-2.5 ± 0.8 points"
 
 
 def test_one_epoch_is_one_epoch():
     result = replace(result_of(trial("a", (5.0,))), recipe=replace(RECIPE, epochs=1))
-    assert result.sentence() == "Use a: 5.0% held-out error (1 training of 1 epoch of small)."
+    assert result.sentence() == "Use a: 5.0% held-out error (1 training of 1 epoch of the small network)."
 
 
 def test_a_linear_probe_is_not_called_a_training_of_the_network():
@@ -71,8 +74,8 @@ def test_where_nothing_is_better_than_none():
     result = result_of(trial("none", (5.0, 5.0)), trial("a", (6.0, 6.5)))
     assert result.sentence() == (
         "Use none: do not augment these images. No policy is better with a probability of 80% (without augmentation "
-        "5.0% held-out error, 2 trainings of 12 epochs of small). This is for trainings of 12 epochs: longer ones gain "
-        "more by augmentation (--train-epochs)."
+        "5.0% held-out error, 2 trainings of 12 epochs of the small network). This is for trainings of 12 epochs: "
+        "longer ones gain more by augmentation (--train-epochs)."
     )
     longer = replace(result_of(*(replace(each, length=7.0) for each in result.trials)))
     assert "better after 84 epochs with a probability of 80%" in longer.sentence()
@@ -91,8 +94,8 @@ def test_a_race_much_shorter_than_the_training_chooses_nothing_and_says_what_wou
     result = result_of(*reversed(beyond), rounds=(Round(6, 12, 1.0),), informative=(13, 601.0))
     assert result.sentence() == (
         "Use none: trainings of 12 epochs do not predict one of 97 epochs, more than 8 times as long (50.0% held-out "
-        "error, 3 trainings of 12 epochs of small). Trainings this short say little about longer ones: 13 epochs would "
-        "say more, and take about 11 minutes (--race-minutes 11)."
+        "error, 3 trainings of 12 epochs of the small network). Trainings this short say little about longer ones: "
+        "13 epochs would say more, and take about 11 minutes (--race-minutes 11)."
     )
     assert [row.better for row in result.table] == [None, None]
     assert result.for_longer is None
@@ -147,7 +150,7 @@ def test_who_has_fewer_errors_than_none_but_is_not_surely_better_is_named():
 
 
 def test_without_none_or_where_that_failed_there_is_no_difference():
-    alone = "Use a: 5.0% held-out error (1 training of 12 epochs of small)."
+    alone = "Use a: 5.0% held-out error (1 training of 12 epochs of the small network)."
     assert result_of(trial("a", (5.0,)), trial("b", (6.0,))).sentence() == alone
     failed = replace(trial("none", (50.0,)), failed="why")
     result = result_of(trial("a", (5.0,)), failed)
@@ -157,13 +160,13 @@ def test_without_none_or_where_that_failed_there_is_no_difference():
 
 def test_a_part_of_the_images_is_said():
     result = result_of(trial("a", (5.0,)), images=1000, all_images=1500)
-    assert "(1 training of 12 epochs of small, 1000 of 1500 images)" in result.sentence()
-    assert "(1 training of 12 epochs of small)" in replace(result, images=1500).sentence()
+    assert "(1 training of 12 epochs of the small network, 1000 of 1500 images)" in result.sentence()
+    assert "(1 training of 12 epochs of the small network)" in replace(result, images=1500).sentence()
 
 
 def test_fewer_epochs_in_later_rounds_are_said():
     rounds = (Round(5, 12, 1.0), Round(3, 7, 1.0))
-    assert "7 to 12 epochs of small" in result_of(trial("a", (5.0,)), rounds=rounds).sentence()
+    assert "7 to 12 epochs of the small network" in result_of(trial("a", (5.0,)), rounds=rounds).sentence()
 
 
 def test_what_did_better_and_was_not_chosen_is_explained():

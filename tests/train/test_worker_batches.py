@@ -226,7 +226,7 @@ def test_compare_on_listed_images(folder, tiny, tmp_path, monkeypatch):
         progress=Said(said),
     )
     assert [row.error.n for row in found.rows] == [1, 1]
-    assert said[0].startswith(f"{folder.name}: 24 images at 16x16, 2 runs of small for 1 epoch")
+    assert said[0].startswith(f"{folder.name}: 24 images at 16x16, 2 runs of the small network for 1 epoch")
     assert said[0].endswith(" on CPU; measured on 8 images (test images)")
     assert [line.split(":")[0] for line in said[2:]] == ["1/2 none, seed 0", "2/2 flip, seed 0"]
 

@@ -56,18 +56,20 @@ from fasteraa.cli.race import WithCommand, command_after
 from fasteraa.methods import DEFAULT_METHODS, METHODS
 
 _ORDER = (
-    *("search", "race", "show", "preview", "report", "compare", "evaluate", "export", "apply", "data", "hub", "import"),
+    *("search", "report", "show", "preview", "compare", "export", "apply", "race", "data", "evaluate", "hub", "import"),
     *("ops", "config", "reproduce", "bench"),
 )
 _WELCOME = """Find the image augmentation policy that makes your training better, and apply it exactly.
 
 Type this first:
-  fasteraa search photos/        photos/ has a folder of images for each class; without it: an embedded sample
+  fasteraa search photos/          two to three minutes; photos/ has a folder of images for each class.
+                                   Without photos/: an embedded sample
 Then:
-  fasteraa report runs/search    what was found, on one page
-  fasteraa show NAME             a policy in words; fasteraa show --list has all names
-  fasteraa --help                all commands
-  fasteraa --install-completion  the Tab key completes commands and options"""
+  fasteraa report runs/search      what to use and why, on one page
+  fasteraa compare photos/ -p none,chosen=runs/search      is it so? on test images
+  fasteraa export runs/search --to python --out augment.py
+  fasteraa --help                  all commands
+  fasteraa --install-completion    the Tab key completes commands and options"""
 
 
 class _InOrder(TyperGroup):
@@ -141,7 +143,8 @@ def search_command(
         ),
     ] = None,
     race: Annotated[
-        bool | None, typer.Option(help="Decide by short trainings on held-out images.", show_default="race")
+        bool | None,
+        typer.Option(help="Decide by short trainings, measured on images they did not see.", show_default="race"),
     ] = None,
     race_minutes: RaceMinutes = None,
     race_trainings: RaceTrainings = None,
@@ -231,10 +234,10 @@ def race_command(
     address: Address = None,
     data_root: DataRoot = None,
     resume: Resume = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Of a command: runs of a policy, at most.")] = 3,
-    to: Annotated[str, typer.Option(help=f"Of a command: what {{policy}} is a file for, {TARGET_NAMES}.")] = "json",
-    maximize: Annotated[bool, typer.Option("--maximize", help="Of a command: a larger score is better.")] = False,
-    run_minutes: Annotated[float | None, typer.Option(help="Of a command: a limit on each run.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="With -- COMMAND: seeds of each policy, at most.")] = 3,
+    to: Annotated[str, typer.Option(help=f"With -- COMMAND: what {{policy}} is a file for, {TARGET_NAMES}.")] = "json",
+    maximize: Annotated[bool, typer.Option("--maximize", help="With -- COMMAND: a larger score is better.")] = False,
+    run_minutes: Annotated[float | None, typer.Option(help="With -- COMMAND: a limit on each run, in minutes.")] = None,
     json_: AsJson = False,
 ) -> None:
     """Choose the best of your policies by short trainings.
@@ -390,7 +393,9 @@ def show(
         return
     chosen = load_policy(policy)
     shown = chosen.discretize() if discrete else chosen
-    echo(shown.to_json() if json_ else shown.describe())
+    words = shown.to_json() if json_ else shown.describe()
+    legend = "In brackets one operation is drawn: its share, its name, how often it is applied, how strongly."
+    echo(words if json_ or "[" not in words else f"{words}\n{legend}")
 
 
 @app.command("import")

@@ -42,7 +42,7 @@ def export_command(
 
 
 def grouped(notes: Sequence[str]) -> list[str]:
-    """`rotate: exact`, `flip: exact` become `exact: rotate, flip`; other lines stay as they are."""
+    """`rotate: exact`, `flip: exact` become `the same pixels: rotate, flip`; other lines stay as they are."""
     from fasteraa.ops import OPS
 
     names: dict[str, list[str]] = {}
@@ -53,4 +53,7 @@ def grouped(notes: Sequence[str]) -> list[str]:
             names.setdefault(how, []).append(name)
         else:
             rest.append(line)
-    return [*(f"{how}: {', '.join(ops)}" for how, ops in names.items()), *rest]
+    return [
+        *(f"{'the same pixels' if how == 'exact' else how}: {', '.join(ops)}" for how, ops in names.items()),
+        *rest,
+    ]

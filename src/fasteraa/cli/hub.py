@@ -28,7 +28,7 @@ def push_command(
     revision: Annotated[str | None, typer.Option(help="The branch to commit to (default: main).")] = None,
     message: Annotated[str | None, typer.Option(help="Of the commit (default: name and hash of the policy).")] = None,
 ) -> None:
-    """Share a policy with a card that explains it. Whoever ran `hf auth login` is known already."""
+    """Share a policy with a card that explains it. Log in once with `hf auth login`."""
     from fasteraa.policy.resolve import load_policy
 
     chosen = load_policy(policy)

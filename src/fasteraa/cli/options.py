@@ -53,7 +53,7 @@ Preset = Annotated[
     str | None,
     typer.Option(
         help="paper: each method's published settings, trainings and number of images, for cifar10, cifar100, svhn or "
-        "imagenet; other images are searched all, with the settings for CIFAR-10."
+        "imagenet; for any other source all images, with the settings for CIFAR-10."
     ),
 ]
 # the settings that have a flag; the others are set in a TOML file or with --set

@@ -66,7 +66,7 @@ def reproduce_command(
     address: Address = None,
     json_: AsJson = False,
 ) -> None:
-    """Run a table of the paper, and print both numbers."""
+    """Run a table of the paper, beside the paper's own numbers."""
     if name is None:
         unused = [each for each in context.params if each not in ("name", "json_")]
         refuse_unused(context, unused, "without the name of a table")

@@ -36,17 +36,20 @@ class SearchConfig(Settings):
 
     seed: int = setting(0, "Of everything random: the subset, the start, the order, all draws.", least=0, below=1 << 63)
     epochs: int | None = setting(
-        None, "Passes over the images (default: 20 as in the paper, but at least 300 steps).", least=1, most=1_000_000
+        None,
+        "Epochs of the gradient search (default: 20 as in the paper, at least 300 steps). Your own: --train-epochs.",
+        least=1,
+        most=1_000_000,
     )
     batch_size: int = setting(
         128,
-        "Images of a step, or all where there are fewer: half are augmented, half stay as they are.",
+        "Batch size of the gradient search: half of the images are augmented, half stay as they are.",
         least=LEAST_BATCH,
     )
     subset: int | None = setting(None, "Search on so many images, evenly over the classes (default: all).", least=2)
     held_out: float = setting(
         0.0,
-        "Leave this share of the training images to compare, which holds 0.2 out where there are no test images.",
+        "Keep this share of the training images out of the search, for fasteraa compare --held-out.",
         least=0,
         below=1,
     )

@@ -88,7 +88,12 @@ class Forest:
         every = -(-len(inside) // _TICKS)
         zero = inside.index(0.0) if 0.0 in inside else 0
         ticks_ = inside[zero % every :: every] if every else []
-        marks = (f'<span style="left:{self._scale(tick):g}%">{tick:g}</span>' for tick in ticks_)
+        near = ticks_.index(0.0) % 2 if 0.0 in ticks_ else 0  # every second one is left out where there is little room
+        kinds = ("" if number % 2 == near else ' class="minor"' for number in range(len(ticks_)))
+        marks = (
+            f'<span{kind} style="left:{self._scale(tick):g}%">{tick:g}</span>'
+            for tick, kind in zip(ticks_, kinds, strict=True)
+        )
         return Markup(f'<div class="axis" aria-hidden="true">{"".join(marks)}</div>')
 
 

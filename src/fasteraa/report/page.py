@@ -111,22 +111,23 @@ def _part(name: str) -> str:
     return files("fasteraa.report").joinpath(name).read_text(encoding="utf-8")
 
 
+_FEW = 3  # trainings from which on a difference has an interval
 # section -> what the menu calls it; the answer comes first
 _SECTIONS = {
     "result": "What to use",
-    "use": "Code",
+    "use": "Use it",
     "candidates": "How it was chosen",
-    "effects": "Effects",
-    "gallery": "Gallery",
-    "policy": "Policy",
+    "effects": "Which operations help",
+    "gallery": "What it does",
+    "policy": "The policy",
     "comparison": "Comparison",
-    "per-op": "Harm",
-    "tried": "Tries",
-    "heat": "Heat map",
-    "curves": "Curves",
+    "per-op": "Which operations hurt",
+    "tried": "What was tried",
+    "heat": "By sub-policy",
+    "curves": "Epoch by epoch",
     "operations": "Operations",
     "about": "About the run",
-    "repeat": "Repeat",
+    "repeat": "Do it again",
 }
 _OF_GRADIENT_SEARCH = ("curves", "operations")
 _OF_COMPARISON = ("comparison", "per-op")
@@ -141,7 +142,10 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
     second = _runner_up(run, race["rows"]) if idle else None
     images = None if run.kind == COMPARE or (idle and second is None) else options.images(run)
     gallery = _gallery(images, second or run.policy or run.gradient)
+    heat = _heat(run.start, shown)
     sections = _sections(run, bool(race["effects"]), bool(tried))
+    if run.gradient is None and heat is not None and len(run.policy.sub_policies if run.policy else ()) == 1:
+        sections.pop("heat", None)  # the policy in words says all of it
     if idle:  # there is nothing to say of it
         idle_ones = ["policy"] + ["gallery"] * (gallery is None) + ["heat"] * (run.gradient is None)
         sections = {name: words for name, words in sections.items() if name not in idle_ones}
@@ -166,7 +170,7 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
         "tried": tried,
         "metrics": run.metrics,
         "metric_names": METRICS,
-        "heat": _heat(run.start, shown),
+        "heat": heat,
         "heat_is_gradient": run.gradient is not None,
         "masses": _masses(run),
         "gallery": gallery,
@@ -176,6 +180,7 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
         "per_op": [] if run.per_op is None else list(blocks(run.per_op)),
         "setup": run.setup,
         "command": _command(run, facts),
+        "check": _check_commands(run, facts),
         "code": _code_for_masks(run) if with_masks(facts) else _code(run),
     }
 
@@ -183,7 +188,8 @@ def view(run: RunRecord, options: Options) -> dict[str, Any]:
 def _title(run: RunRecord, facts: dict[str, Any]) -> str:
     if run.kind == COMPARE:
         return f"Comparison on {run.comparison.data if run.comparison else run.folder.resolve().name}"
-    return f"Augmentation for {dig(facts, 'data', 'name') or run.folder.resolve().name}"
+    name = dig(facts, "data", "name") or run.folder.resolve().name
+    return f"Augmentation for {'the embedded sample (Fashion-MNIST)' if name == 'sample' else name}"
 
 
 def _state_words(run: RunRecord) -> str:
@@ -202,8 +208,9 @@ def _sections(run: RunRecord, effects: bool, tried: bool) -> dict[str, str]:
     if run.kind == COMPARE:
         return {name: _SECTIONS[name] for name in _OF_COMPARISON}
     left_out = [*(() if run.by_gradient else _OF_GRADIENT_SEARCH)]
-    left_out += ["effects"] * (not effects) + ["tried"] * (not tried)
-    return {name: words for name, words in _SECTIONS.items() if name not in left_out}
+    left_out += ["effects"] * (not effects) + ["tried"] * (not tried) + ["per-op"] * (run.per_op is None)
+    named_so = _SECTIONS if run.comparison is not None else {**_SECTIONS, "comparison": "Is it so?"}
+    return {name: words for name, words in named_so.items() if name not in left_out}
 
 
 def provenance(run: RunRecord) -> dict[str, Any]:
@@ -531,6 +538,8 @@ def _race_row(row: Any, race: Any, run: RunRecord) -> dict[str, Any]:
     table = run.result.get("table")
     known = next((each for each in table if dig(each, "label") == label), None) if isinstance(table, list) else None
     difference = _difference(known)
+    if difference is not None and len(errors) < _FEW:
+        difference = difference[0], None  # an interval of two trainings says nothing, and dwarfs all others
     return {
         "label": label,
         "chosen": dig(row, "candidate") == dig(race, "chosen"),
@@ -635,6 +644,17 @@ def _command(run: RunRecord, facts: dict[str, Any]) -> str:
         if (value := asked.get(flag)) is not None:
             words += [f"--{flag.replace('_', '-')}", _quoted(value)]
     return " ".join([*words, "--out runs/again"])
+
+
+def _check_commands(run: RunRecord, facts: dict[str, Any]) -> str:
+    """What measures the policy on test images, and what makes this page again with the table."""
+    source = run.asked_for.get("source")
+    images = "" if source is None and dig(facts, "data", "name") == "sample" else f" {_quoted(str(source or 'IMAGES'))}"
+    folder = _quoted(str(run.folder))
+    return (
+        f"fasteraa compare{images} --policies none,trivialaugment-wide,chosen={folder} --per-op --out runs/compared\n"
+        f"fasteraa report {folder} --comparison runs/compared"
+    )
 
 
 def _raced_policies(run: RunRecord) -> list[str]:

@@ -56,10 +56,7 @@ def _alike(race: RaceResult) -> str:
     if race.is_clear:
         return f"{and_words(alike)} did about as well: no other choice is expected to gain {CLEAR:.0%} of the loss."
     flag = "--race-trainings" if race.counted else "--race-minutes"
-    return (
-        f"These trainings alone do not tell {and_words(alike)} from {race.chosen.label}: "
-        f"more of them would (a larger {flag})."
-    )
+    return f"More trainings would separate {and_words(alike)} from {race.chosen.label} (a larger {flag})."
 
 
 _CLEAR = 2  # standard errors

@@ -42,21 +42,25 @@ class RaceConfig(Settings):
     network: str | None = setting(None, "What is trained: the network that you will train, if it is a small one.")
     pretrained: bool = setting(False, "Fine-tune timm's own weights of the network (--network timm:NAME).")
     weights: str = setting("", "Fine-tune the weights in this file (.safetensors, or a state dict of torch.save).")
-    epochs: int | None = setting(None, "How long a training is at most: as long as yours will be.", least=1)
+    epochs: int | None = setting(
+        None,
+        "Epochs of your own training: the race chooses for this length (default: 100 on a CPU, 200 on a GPU).",
+        least=1,
+    )
     tune: bool = setting(
         False, "Take learning rate and weight decay from a small grid first, measured without a policy."
     )
     judge: str = setting(
         "auto",
-        "What trains, where weights are given: training (all of the network), probe (a head on features of augmented "
-        "images), or auto: training, on a CPU without the time for it probe.",
+        "How fine-tuning judges: training (the whole network), probe (a linear head on frozen features), or auto: "
+        "training, and probe where a CPU lacks the time.",
         choices=JUDGES,
     )
     metric: str = setting(
-        "error", "What must be low: error, balanced-error (every class counts alike) or loss.", choices=METRICS
+        "error", "What the race minimises: error, balanced-error (every class counts alike) or loss.", choices=METRICS
     )
     validation: str = setting(
-        "", "The images that judge, in the place of a part of the training images: a split (val) or a folder."
+        "", "Measure on these images instead of a part of the training images: a split (val) or a folder."
     )
     group_by: str = setting(
         "", "Images of one group are held out together: a column of a manifest, or a pattern on file names."

@@ -269,7 +269,7 @@ class RaceResult:
             return ""
         epochs = _LONGER[0] * recipe.epochs
         return (
-            f"Train longer before you augment: after {epochs_words(recipe.epochs)} of {recipe.network} without "
+            f"Train longer before you augment: after {epochs_words(recipe.epochs)} of {recipe.network_words} without "
             f"augmentation the loss is still {none.loss:.2f} on training images and {none.score:.2f} on held-out ones. "
             f"Race again for {epochs} epochs (--train-epochs {epochs})."
         )
@@ -405,6 +405,7 @@ def chosen_policy(candidate: Candidate, origin: Mapping[str, Any], race: RaceRes
 
 
 def difference_words(difference: Estimate) -> str:
-    """`-2.5 ± 0.8 points`; of one training there is no interval."""
-    interval = "" if math.isinf(difference.half) else f" ± {difference.half:.1f}"
-    return f"{difference.mean:+.1f}{interval} points" + (", one training" if math.isinf(difference.half) else "")
+    """`-2.5 ± 0.8 points`; of one training there is no interval, and that of two says nothing."""
+    if difference.n > 2:
+        return f"{difference.mean:+.1f} ± {difference.half:.1f} points"
+    return f"{difference.mean:+.1f} points, {'one training' if difference.n == 1 else 'two trainings'}"

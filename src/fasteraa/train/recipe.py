@@ -90,7 +90,8 @@ class TrainRecipe(Settings):
     @property
     def network_words(self) -> str:
         """What is trained, as a sentence names it: of a linear probe the head alone."""
-        return f"a linear probe of {self.network}" if self.freeze else self.network
+        name = "the small network" if self.network == "small" else self.network
+        return f"a linear probe of {name}" if self.freeze else name
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of a step (counted from 0)."""
