@@ -67,7 +67,7 @@ def test_one_epoch_is_one_epoch():
 
 def test_a_linear_probe_is_not_called_a_training_of_the_network():
     probed = replace(result_of(trial("a", (5.0,))), recipe=replace(RECIPE, freeze=True))
-    assert f"1 training of {RECIPE.epochs} epochs of a linear probe of {RECIPE.network}" in probed.sentence()
+    assert f"1 training of {RECIPE.epochs} epochs of a linear probe of the small network" in probed.sentence()
 
 
 def test_where_nothing_is_better_than_none():

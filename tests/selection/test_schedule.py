@@ -265,4 +265,4 @@ def test_what_the_budget_pays_for_is_said_before(monkeypatch):
     late = schedule.plan_words("timm:x", plan, many[:4], 3.0, Budget(60.0))
     assert late[-1].startswith("even so it takes longer than is left (about 10 min, and 1 min are)")
     counted = schedule.plan_words("small", plan, many[:4], 3.0, Budget(trainings=8))
-    assert counted == ["the race: up to 8 trainings of 20 epochs of the small network, of 4 candidates"]
+    assert counted == ["the race: up to 8 trainings of 20 epochs of small, of 4 candidates"]
