@@ -24,20 +24,13 @@ COLUMNS = [
 
 def table() -> str:
     rows = [
-        ("[eight](../results/quality/README.md), a GPU; the prior was set from seven of them", _quality()),
+        ("[thirteen of other kinds](../results/unseen/README.md), two CPU cores", _independent(drawn=False)),
         (
-            "[twelve](../results/unseen/README.md#when-the-twelve-sets-were-drawn) that nothing was tuned on, a CPU",
-            _unseen("errors-five-later-sets.json", "errors-seven-last-sets.json"),
+            "[twelve cuts](../results/unseen/README.md#twelve-cuts-of-usual-sets) of usual sets, two CPU cores",
+            _independent(drawn=True),
         ),
-        (
-            "[thirteen](../results/unseen/README.md) of other kinds, a GPU; each left out of the prior",
-            _zoo("searched on a GPU"),
-        ),
-        ("the same thirteen, two CPU cores", _zoo("searched on two cores")),
-        (
-            "[seven](../results/unseen/README.md#the-first-seven-sets) on a CPU, with an earlier race, fixed since",
-            _unseen("errors.json"),
-        ),
+        ("[eight usual ones](../results/quality/README.md), a GPU; the prior was set from seven of them", _quality()),
+        ("the same thirteen, a GPU, an earlier race short of time", _zoo("searched on a GPU")),
         ("[eight fine-tunings](../results/finetune/README.md), a GPU, a race without a prior", _fine_tunings()),
     ]
     return markdown_table(COLUMNS, [_row(words, list(sets)) for words, sets in rows])
@@ -69,11 +62,10 @@ def _quality() -> Iterator[Errors]:
         yield [values[data, label] for label in ("search and race", "none", "TrivialAugment (wide)")]
 
 
-def _unseen(*files: str) -> Iterator[Errors]:
-    """A set of errors.json has no search."""
-    for each in (each for name in files for each in _read("unseen", name).values()):
-        if each["chosen"]:
-            yield [each["errors"][label] for label in (each["chosen"], NONE, TRIVIAL)]
+def _independent(drawn: bool) -> Iterator[Errors]:
+    for each in _read("unseen", "independent.json")["sets"].values():
+        if each["drawn"] == drawn:
+            yield [each["errors"][label] for label in ("searched on two cores", NONE, TRIVIAL)]
 
 
 def _zoo(how: str) -> Iterator[Errors]:

@@ -158,6 +158,8 @@ def train(data: Path, out: Path, device: str, workers: int, seeds: int, minutes:
     except TimeoutError:
         print("time is up", flush=True)
     finally:
+        for record in sets.values():  # with what was searched under its name, whatever it chose
+            record["errors"] = errors_of(record)
         file.write_text(json.dumps({"about": about, "sets": sets}, indent=1) + "\n")
         for process in list(pool._processes.values()):
             process.kill()
