@@ -1,12 +1,13 @@
 """Is the policy of a search better than those that need none? In an independent training loop, on the worst set first.
 
-    python tools/independent.py draw SOURCES DATA      # twelve cuts of usual sets; SOURCES: cifar10.npz, svhn.npz, ...
+    python tools/independent.py draw SOURCES DATA      # twelve cuts of usual sets
     python tools/independent.py search DATA OUT        # `fasteraa search` on two cores, one set after the other
     python tools/independent.py train DATA OUT [--device cuda --workers 14]    # every policy, tools/loop.py
     python tools/independent.py table results/unseen/independent.json
 
-DATA holds NAME.npz each (x_train, y_train, x_test, y_test); `tools/prior.py pack` makes some, too. The prior of each
-search was fitted without that set. What is finished is in OUT and is not done again.
+SOURCES holds whole sets, NAME.npz each (x_train, y_train, x_test, y_test): cifar10, cifar100, cifar100coarse, svhn,
+fashion, mnist, and imagenette at 40 pixels. DATA has that format, too: `tools/prior.py pack` makes more. The prior of
+each search was fitted without that set and without its source. What is finished is in OUT and is not done again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ SEARCHED = unseen.SEARCHES[1]
 NAMED = ("none", "trivialaugment-wide", "randaugment-2-14", "autoaugment-cifar10")
 SEEDS = 3
 EPOCHS = 120  # of sets that are not drawn here
-_SIDE = 40  # of Imagenette
 
 
 class Cut(NamedTuple):
@@ -60,7 +60,7 @@ CUTS = {
     "mnist200": Cut("mnist", 200, 220),
     "imagenette350": Cut("imagenette", 350, 130, 5),
 }
-_TEST, _DRAW = 2_000, 20_261_119  # images at most; the seed
+_TEST, _DRAW = 1_500, 20_261_119  # images at most; the seed
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def search(data: Path, out: Path, minutes: float, extra: Sequence[str]) -> None:
         tuple(extra), {},
     )  # fmt: skip
     for file in sorted(data.glob("*.npz")):
-        unseen.fit_without(plan, file.stem)
+        unseen.fit_without(plan, file.stem, CUTS[file.stem].source if file.stem in CUTS else "")
         unseen.search(plan, file.stem, SEARCHED, "")
 
 

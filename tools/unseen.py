@@ -72,13 +72,13 @@ class Plan(NamedTuple):
 # --- searches --------------------------------------------------------------------------------------------------------
 
 
-def fit_without(plan: Plan, name: str) -> Path:
-    """The prior of a race on this set."""
+def fit_without(plan: Plan, name: str, source: str = "") -> Path:
+    """The prior of a race on this set: without it, and without all sets of the source that it was drawn from."""
     file = plan.out / "priors" / f"{name}.json"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         known = json.loads(plan.measured[0].read_text())["sets"]
-        prior.fit(plan.measured, [name] if name in known else [], file)
+        prior.fit(plan.measured, [each for each in known if each == name or source[:4] == each[:4]], file)
     return file
 
 
