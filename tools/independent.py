@@ -98,10 +98,10 @@ def as_grey(images: np.ndarray) -> np.ndarray:
 # --- searching -------------------------------------------------------------------------------------------------------
 
 
-def search(data: Path, out: Path, minutes: float, extra: Sequence[str]) -> None:
+def search(data: Path, out: Path, minutes: float, trainings: int, extra: Sequence[str]) -> None:
     plan = unseen.Plan(
         data.resolve(), out.resolve(), unseen.MEASURED, "cpu", "", 0, {SEARCHED: minutes}, False, time.time() + 1e6,
-        tuple(extra), {},
+        tuple(extra), {}, trainings,
     )  # fmt: skip
     for file in sorted(data.glob("*.npz")):
         unseen.fit_without(plan, file.stem, CUTS[file.stem].source if file.stem in CUTS else "")
@@ -239,6 +239,7 @@ def main() -> None:
         each.add_argument("data", type=Path)
         each.add_argument("out", type=Path)
     searching.add_argument("--race-minutes", type=float, default=1.5)
+    searching.add_argument("--race-trainings", type=int, default=0, help="in the place of minutes")
     searching.add_argument("--extra", default="", help="more words for fasteraa search")
     training.add_argument("--device", default="cpu")
     training.add_argument("--workers", type=int, default=2)
@@ -250,7 +251,7 @@ def main() -> None:
     if given.command == "draw":
         draw(given.sources, given.data)
     elif given.command == "search":
-        search(given.data, given.out, given.race_minutes, given.extra.split())
+        search(given.data, given.out, given.race_minutes, given.race_trainings, given.extra.split())
     elif given.command == "train":
         train(given.data, given.out, given.device, given.workers, given.seeds, given.minutes)
     else:

@@ -64,6 +64,7 @@ class Plan(NamedTuple):
     end: float
     extra: tuple[str, ...]  # for `fasteraa search`
     have: Mapping[str, Any]  # sets of an earlier record: `none` and the others are not trained again
+    trainings: int = 0  # of a race, in the place of minutes: the same on a busy machine
 
     def folder(self, name: str, kind: str) -> Path:
         return self.out / name / ("gpu" if kind == SEARCHES[0] else "cpu")
@@ -94,7 +95,9 @@ def search(plan: Plan, name: str, kind: str, cores: str) -> float:
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text(f'[race]\nprior = "{plan.out / "priors" / (name + ".json")}"\n')
     words = [sys.executable, "-m", "fasteraa", "search", f"{plan.data / name}.npz", "--out", str(folder)]
-    words += ["--config", str(settings), "--race-minutes", str(plan.minutes[kind]), *plan.extra]
+    words += ["--config", str(settings), *plan.extra]
+    budget = {"trainings": plan.trainings} if plan.trainings else {"minutes": plan.minutes[kind]}
+    words += [word for name, value in budget.items() for word in (f"--race-{name}", str(value))]
     words += ["--resume"] if (folder / "config.toml").exists() else []
     words += ["--no-flip"] if prior.is_upright(name) else []
     words += ["--device", plan.device if kind == SEARCHES[0] else "cpu"]
@@ -107,9 +110,7 @@ def search(plan: Plan, name: str, kind: str, cores: str) -> float:
         print(f"{name}, {kind}: {done.stderr[-2000:] or done.stdout[-2000:]}", flush=True)
         return 0.0
     seconds = time.time() - began
-    (folder / "seconds.json").write_text(
-        json.dumps({"seconds": seconds, "cores": cores, "minutes": plan.minutes[kind]}) + "\n"
-    )
+    (folder / "seconds.json").write_text(json.dumps({"seconds": seconds, "cores": cores, **budget}) + "\n")
     print(f"{name}, {kind}: {Policy.load(folder / 'policy.json').name} in {seconds:.0f} s", flush=True)
     return seconds
 
