@@ -19,7 +19,7 @@ import yaml
 from PIL import Image
 
 import fasteraa
-from fasteraa.cli.app import app
+from fasteraa.cli.app import _ORDER, app
 from fasteraa.data import load
 from fasteraa.data.resolve import SOURCES
 from fasteraa.errors import ConfigError
@@ -307,12 +307,32 @@ def test_a_broken_link_is_noticed(text, broken):
     assert list(broken_links(ROOT / "docs" / "page.md", text)) == broken
 
 
+SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
 def nav():
-    return list(site.nav_entries(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+    return list(site.nav_entries(SETTINGS["nav"]))
 
 
-def test_every_page_is_in_the_nav_once_and_every_entry_is_a_page():
-    assert sorted(nav()) == sorted(site.place(page).as_posix() for page in site.pages()), "see nav in mkdocs.yml"
+def linked_results():
+    """The pages that docs/results.md links to: a menu of all of them would be too long."""
+    page = ROOT / "docs" / "results.md"
+    targets = [(page.parent / link.file).resolve() for link in site.links(page.read_text(encoding="utf-8"))]
+    return {site.place(target).as_posix() for target in targets} - {"results.md"}
+
+
+def test_every_page_is_in_the_nav_once_or_linked_from_the_results():
+    pages, entries = {site.place(page).as_posix() for page in site.pages()}, nav()
+    assert len(entries) == len(set(entries))
+    assert set(entries) <= pages
+    absent = pages - set(entries)
+    assert absent <= linked_results(), "see nav in mkdocs.yml"
+    assert all(page.startswith("results/") or page == "benchmarks.md" for page in absent)
+
+
+def test_a_menu_of_results_is_short():
+    (measured,) = [section["Measured"] for section in SETTINGS["nav"] if "Measured" in section]
+    assert len(list(site.nav_entries(measured))) <= 5
 
 
 def test_nav_entries_are_found_in_sections():
@@ -332,7 +352,9 @@ def test_every_picture_is_shown():
 def test_the_gathered_pages_need_nothing_outside(tmp_path):
     site.gather(tmp_path)
     gathered = list(tmp_path.rglob("*.md"))
-    assert {path.relative_to(tmp_path).as_posix() for path in gathered} == set(nav())
+    assert {path.relative_to(tmp_path).as_posix() for path in gathered} == {
+        site.place(page).as_posix() for page in site.pages()
+    }
     for page in gathered:
         text = page.read_text(encoding="utf-8")
         assert list(broken_links(page, text)) == []
@@ -344,9 +366,8 @@ def test_the_gathered_pages_need_nothing_outside(tmp_path):
 
 
 def test_the_settings_of_the_site_name_files_that_are_there():
-    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert all((ROOT / "docs" / name).exists() for name in settings["extra_css"])
-    assert ROOT / settings["docs_dir"] == site.GATHERED
+    assert all((ROOT / "docs" / name).exists() for name in SETTINGS["extra_css"])
+    assert ROOT / SETTINGS["docs_dir"] == site.GATHERED
 
 
 # --- code and commands ---------------------------------------------------------------------------------------------
@@ -526,9 +547,15 @@ def test_the_tutorial_works(photos, fasteraa, monkeypatch):
 
 
 def test_the_table_of_methods_has_every_method():
-    text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "which-command.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^\| method \| what it proposes \|\n(.*?)\n\n", text, flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| `([\w-]+)`", table, flags=re.MULTILINE) == list(METHODS.builtin)
+
+
+def test_commands_are_listed_in_the_order_of_help():
+    text = (ROOT / "docs" / "which-command.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\|[^|]*\| `fasteraa ([\w-]+)", text, flags=re.MULTILINE)
+    assert list(dict.fromkeys(listed)) == list(_ORDER)
 
 
 # --- the guide to extending ------------------------------------------------------------------------------------------
