@@ -28,6 +28,7 @@ from fasteraa.methods.faster_aa.objective import penalty_gradient
 from fasteraa.nets import Critic
 from fasteraa.ops import OPS
 from fasteraa.policy import Policy
+from fasteraa.policy.named import NAMES
 from fasteraa.runtime import registry
 from fasteraa.testing.methods import check_method
 from fasteraa.testing.ops import CHECKS, parity
@@ -222,6 +223,17 @@ def test_the_words_of_pages_messages_and_docstrings_are_the_usual_ones():
     assert {path: found for path, text in written.items() if (found := misleading_words(text))} == {}
     pages = [path for path, text in written.items() if path.endswith(".md") and any(old in text for old in OLD_LABELS)]
     assert pages == []
+
+
+HARD_TO_READ = re.compile(r"\b(of which|for want of|(a|our) neighbour of)\b", re.IGNORECASE)
+REFERENCE = ("cli.md", "python.md", "extend.md", "finetune.md", "how-it-works.md")  # with docstrings and formulas
+
+
+def test_sentences_of_pages_name_what_they_are_about():
+    written = {name_of(page): page.read_text(encoding="utf-8") for page in PAGES if page.name not in REFERENCE}
+    found = {page: HARD_TO_READ.findall(" ".join(text.split())) for page, text in written.items()}
+    assert {page: words for page, words in found.items() if words} == {}
+    assert HARD_TO_READ.search("five policies, of which two are mild")
 
 
 def test_misleading_words_are_noticed(tmp_path):
@@ -550,6 +562,13 @@ def test_the_table_of_methods_has_every_method():
     text = (ROOT / "docs" / "which-command.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^\| method \| what it proposes \|\n(.*?)\n\n", text, flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| `([\w-]+)`", table, flags=re.MULTILINE) == list(METHODS.builtin)
+
+
+def test_the_table_of_policies_has_every_name():
+    text = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| name \| what it is \|\n(.*?)\n\n", text, flags=re.DOTALL | re.MULTILINE)
+    first = " ".join(line.split("|")[1] for line in table.splitlines())
+    assert set(re.findall(r"`([\w-]+)", first)) == set(NAMES)
 
 
 def test_commands_are_listed_in_the_order_of_help():
