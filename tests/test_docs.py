@@ -518,6 +518,7 @@ def photos(tmp_path, monkeypatch):
 
 def test_the_quick_start_works(photos, fasteraa):
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    shutil.copytree("photos", "digits")
     lines = [line for block in blocks(text, "sh") for line in block.splitlines() if line.startswith("fasteraa ")]
     assert len(lines) >= 9
     for line in lines:
