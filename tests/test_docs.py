@@ -19,7 +19,7 @@ import yaml
 from PIL import Image
 
 import fasteraa
-from fasteraa.cli.app import app
+from fasteraa.cli.app import _ORDER, app
 from fasteraa.data import load
 from fasteraa.data.resolve import SOURCES
 from fasteraa.errors import ConfigError
@@ -28,6 +28,7 @@ from fasteraa.methods.faster_aa.objective import penalty_gradient
 from fasteraa.nets import Critic
 from fasteraa.ops import OPS
 from fasteraa.policy import Policy
+from fasteraa.policy.named import NAMES
 from fasteraa.runtime import registry
 from fasteraa.testing.methods import check_method
 from fasteraa.testing.ops import CHECKS, parity
@@ -224,6 +225,17 @@ def test_the_words_of_pages_messages_and_docstrings_are_the_usual_ones():
     assert pages == []
 
 
+HARD_TO_READ = re.compile(r"\b(of which|for want of|(a|our) neighbour of)\b", re.IGNORECASE)
+REFERENCE = ("cli.md", "python.md", "extend.md", "finetune.md", "how-it-works.md")  # with docstrings and formulas
+
+
+def test_sentences_of_pages_name_what_they_are_about():
+    written = {name_of(page): page.read_text(encoding="utf-8") for page in PAGES if page.name not in REFERENCE}
+    found = {page: HARD_TO_READ.findall(" ".join(text.split())) for page, text in written.items()}
+    assert {page: words for page, words in found.items() if words} == {}
+    assert HARD_TO_READ.search("five policies, of which two are mild")
+
+
 def test_misleading_words_are_noticed(tmp_path):
     assert misleading_words("It was held\nback, and anew we recommend to mend it") == ["held back", "anew", "mend"]
     assert misleading_words("An image meets what the table tells whom; it went on") == [
@@ -307,12 +319,32 @@ def test_a_broken_link_is_noticed(text, broken):
     assert list(broken_links(ROOT / "docs" / "page.md", text)) == broken
 
 
+SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
 def nav():
-    return list(site.nav_entries(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+    return list(site.nav_entries(SETTINGS["nav"]))
 
 
-def test_every_page_is_in_the_nav_once_and_every_entry_is_a_page():
-    assert sorted(nav()) == sorted(site.place(page).as_posix() for page in site.pages()), "see nav in mkdocs.yml"
+def linked_results():
+    """The pages that docs/results.md links to: a menu of all of them would be too long."""
+    page = ROOT / "docs" / "results.md"
+    targets = [(page.parent / link.file).resolve() for link in site.links(page.read_text(encoding="utf-8"))]
+    return {site.place(target).as_posix() for target in targets} - {"results.md"}
+
+
+def test_every_page_is_in_the_nav_once_or_linked_from_the_results():
+    pages, entries = {site.place(page).as_posix() for page in site.pages()}, nav()
+    assert len(entries) == len(set(entries))
+    assert set(entries) <= pages
+    absent = pages - set(entries)
+    assert absent <= linked_results(), "see nav in mkdocs.yml"
+    assert all(page.startswith("results/") or page == "benchmarks.md" for page in absent)
+
+
+def test_a_menu_of_results_is_short():
+    (measured,) = [section["Measured"] for section in SETTINGS["nav"] if "Measured" in section]
+    assert len(list(site.nav_entries(measured))) <= 5
 
 
 def test_nav_entries_are_found_in_sections():
@@ -332,7 +364,9 @@ def test_every_picture_is_shown():
 def test_the_gathered_pages_need_nothing_outside(tmp_path):
     site.gather(tmp_path)
     gathered = list(tmp_path.rglob("*.md"))
-    assert {path.relative_to(tmp_path).as_posix() for path in gathered} == set(nav())
+    assert {path.relative_to(tmp_path).as_posix() for path in gathered} == {
+        site.place(page).as_posix() for page in site.pages()
+    }
     for page in gathered:
         text = page.read_text(encoding="utf-8")
         assert list(broken_links(page, text)) == []
@@ -344,9 +378,8 @@ def test_the_gathered_pages_need_nothing_outside(tmp_path):
 
 
 def test_the_settings_of_the_site_name_files_that_are_there():
-    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert all((ROOT / "docs" / name).exists() for name in settings["extra_css"])
-    assert ROOT / settings["docs_dir"] == site.GATHERED
+    assert all((ROOT / "docs" / name).exists() for name in SETTINGS["extra_css"])
+    assert ROOT / SETTINGS["docs_dir"] == site.GATHERED
 
 
 # --- code and commands ---------------------------------------------------------------------------------------------
@@ -485,6 +518,7 @@ def photos(tmp_path, monkeypatch):
 
 def test_the_quick_start_works(photos, fasteraa):
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    shutil.copytree("photos", "digits")
     lines = [line for block in blocks(text, "sh") for line in block.splitlines() if line.startswith("fasteraa ")]
     assert len(lines) >= 9
     for line in lines:
@@ -526,9 +560,22 @@ def test_the_tutorial_works(photos, fasteraa, monkeypatch):
 
 
 def test_the_table_of_methods_has_every_method():
-    text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "which-command.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^\| method \| what it proposes \|\n(.*?)\n\n", text, flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| `([\w-]+)`", table, flags=re.MULTILINE) == list(METHODS.builtin)
+
+
+def test_the_table_of_policies_has_every_name():
+    text = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| name \| what it is \|\n(.*?)\n\n", text, flags=re.DOTALL | re.MULTILINE)
+    first = " ".join(line.split("|")[1] for line in table.splitlines())
+    assert set(re.findall(r"`([\w-]+)", first)) == set(NAMES)
+
+
+def test_commands_are_listed_in_the_order_of_help():
+    text = (ROOT / "docs" / "which-command.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\|[^|]*\| `fasteraa ([\w-]+)", text, flags=re.MULTILINE)
+    assert list(dict.fromkeys(listed)) == list(_ORDER)
 
 
 # --- the guide to extending ------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def _use(policy: Policy, repo_id: str) -> str:
     options = "mask_fill=255" if masks else ""
     kinds = "Pillow and uint8 images" + (" and tv_tensors.Mask" if masks else "")
     return (
-        "## Use it\n\n```python\nimport fasteraa  # pip install 'fasteraa[hub]'\n\n"
+        "## Use it\n\n```python\nimport fasteraa  # pip install '.[hub]' in a checkout of fasteraa\n\n"
         f"policy = fasteraa.Policy.from_hub({json.dumps(repo_id)})\n"
         f"transform = policy.transform({options})  # a torchvision v2 transform for {kinds}\n```\n\n"
         "`policy.json` is plain JSON; `fasteraa export` turns it into a transform of other libraries."
