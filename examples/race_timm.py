@@ -10,8 +10,10 @@ fasteraa race -p none,randaugment-m9,rand-m9-mstd0.5-inc1=randaugment-m9 -- pyth
 
 import argparse
 import json
+import random
 from pathlib import Path
 
+import numpy as np
 import timm
 import torch
 from timm.data import create_dataset, create_transform, resolve_model_data_config
@@ -34,6 +36,8 @@ def main(words=None):
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(words)
     torch.manual_seed(args.seed)
+    random.seed(args.seed)  # timm's own RandAugment draws from it and from numpy
+    np.random.seed(args.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     sets = {split: create_dataset("folder", root=args.data, split=split) for split in ("train", "val")}
@@ -46,12 +50,14 @@ def main(words=None):
     pool = [sets["train"][place][0] for place in range(min(len(sets["train"]), 100))]  # for those that mix images
     sets["train"].transform = plain if own else policy.to_timm(plain, pool=pool)  # after crop and flip
     sets["val"].transform = create_transform(**expects, is_training=False)
+    whole = len(sets["train"]) >= args.batch_size  # fewer images are one small batch
     loaders = {
         split: torch.utils.data.DataLoader(
-            data, args.batch_size, shuffle=split == "train", drop_last=split == "train", num_workers=args.workers
+            data, args.batch_size, shuffle=split == "train", drop_last=split == "train" and whole,
+            num_workers=args.workers,
         )
         for split, data in sets.items()
-    }
+    }  # fmt: skip
     net.to(device)
     optimizer = torch.optim.AdamW(net.parameters(), args.lr, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

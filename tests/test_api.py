@@ -346,6 +346,37 @@ def test_a_schedule_that_does_nothing_is_none_in_a_race_by_any_training(tmp_path
     assert said[0] == "mine leaves every image as it is, so it races as none"
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"source": "photos"},
+            "source has no effect with train=, which reads its own images and trains in its own way",
+        ),
+        ({"config": CONFIG, "device": "cpu"}, "config, device have no effect with train="),
+        ({"data_root": ".", "devices": "0", "address": "auto"}, "data_root, devices, address have no effect with"),
+        ({"engine": "ray"}, "engine has no effect with"),
+        ({"race": replace(SHORT, minutes=3)}, "race.trainings, race.epochs have no effect with"),
+        ({"train": None, "key": "k"}, "key has no effect without train="),
+        ({"train": None, "seeds": 2, "maximize": True}, "seeds, maximize have no effect without train="),
+    ],
+)
+def test_what_has_no_effect_on_a_race_is_refused(given, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        fasteraa.race("none,cutout", **{"train": lambda *given: 0.3, "out": tmp_path / "run", **given})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_function_is_named_by_its_code(tmp_path):
+    """Another one of the same name trains again, in the same folder; minutes and resume have an effect."""
+    for score in (0.3, 0.4):
+        result = fasteraa.race(
+            "none", train=lambda policy, seed, out, score=score: score, seeds=1, out=tmp_path, resume=True,
+            race=RaceConfig(minutes=1),
+        )  # fmt: skip
+        assert result.table[0].score == score
+
+
 def test_a_race_repeats_itself_and_continues(tmp_path):
     first = race("uniform,general", out=tmp_path / "a")
     assert result_dict(race("uniform,general")) == result_dict(first)

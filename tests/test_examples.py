@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 
 import fasteraa
+from fasteraa.policy.named import named
 from fasteraa.train.command import Command
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras reads it when it is imported
@@ -110,17 +112,36 @@ def test_standalone_file():
 # --- trainings that a race judges by -------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves image files open
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_race_timm(tmp_path):
+def photos(folder):
     rng = np.random.default_rng(0)
     for split, count in (("train", 16), ("val", 8)):
         for index in range(count):
-            place = tmp_path / "photos" / split / ("left" if index % 2 else "right")
+            place = folder / split / ("left" if index % 2 else "right")
             place.mkdir(parents=True, exist_ok=True)
             pixels = rng.integers(0, 60, (40, 40, 3), dtype=np.uint8)
             pixels[:, :, index % 2] += 180
             Image.fromarray(pixels).save(place / f"{index}.png")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves image files open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_race_timm_repeats_itself_also_with_fewer_images_than_a_batch(tmp_path):
+    photos(tmp_path)
+    named("randaugment-m9").save(tmp_path / "policy.json")
+    text = (tmp_path / "policy.json").read_text().replace("randaugment-m9", "rand-m9-mstd0.5")  # timm's own
+    (tmp_path / "policy.json").write_text(text)
+    words = ["--model", "test_resnet", "--epochs", "1", "--batch-size", "17", "--size", "32", "--out", str(tmp_path)]
+    draws = []
+    for _ in range(2):
+        example("race_timm").main([str(tmp_path), *words, "--aug", str(tmp_path / "policy.json")])
+        draws.append((random.random(), np.random.random(), torch.rand(1).item()))
+    assert draws[0] == draws[1]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # timm leaves image files open
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_race_timm(tmp_path):
+    photos(tmp_path / "photos")
     words = ["--model", "test_resnet", "--epochs", "12", "--batch-size", "8", "--size", "32", "--lr", "0.005"]
     steps = {}
 

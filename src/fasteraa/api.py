@@ -63,7 +63,8 @@ from fasteraa.selection.pipeline import propose_and_race
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult, race_scores
-from fasteraa.train.command import Command, main_module_key, visible_gpus
+from fasteraa.train.command import Command, visible_gpus
+from fasteraa.train.function_key import function_key
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation
 from fasteraa.train.runner import Engine, Say, run_jobs
 from fasteraa.train.tune import tuned
@@ -175,9 +176,19 @@ def race(
     """Race these policies (names, files, policies): which of them is best to train with?
 
     On images (`source`) our own trainings judge, as in a search. With `train`, a function of (policy, seed, out) that
-    gives a score (lower is better, unless `maximize`), anything does: `key` names it in the cache in `out`.
-    `minutes` limits everything together.
+    gives a score (lower is better, unless `maximize`), anything does. Finished runs are kept in `out`, and the same
+    call continues; `key` names the function there, in the place of its code. `minutes` limits everything together.
     """
+    given = {"source": source, "config": config, "data_root": data_root, "devices": devices, "address": address}
+    given |= {"device": None if str(device) == "auto" else device, "engine": None if engine == "local" else engine}
+    of_functions = {"key": key, "seeds": None if seeds == 3 else seeds, "maximize": maximize or None}
+    if train is None:
+        _refuse_unused(of_functions, "without train=")
+    else:
+        if race is not None:
+            usual = RaceConfig(minutes=race.minutes)
+            given |= {f"race.{name}": True for name in race.fields() if getattr(race, name) != getattr(usual, name)}
+        _refuse_unused(given, "with train=, which reads its own images and trains in its own way")
     chosen = parse_candidates(candidates, (progress or Silent()).say)
     if train is not None:
         return _race_by_scores(
@@ -212,6 +223,12 @@ def race(
     )
 
 
+def _refuse_unused(given: Mapping[str, object], where: str) -> None:
+    """Who gives an argument expects an effect."""
+    if names := [name for name, value in given.items() if value is not None]:
+        raise ConfigError(f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect {where}")
+
+
 def _race_by_scores(
     candidates: list[Candidate],
     train: Callable[..., float],
@@ -226,7 +243,7 @@ def _race_by_scores(
     if isinstance(train, Command):
         train.check({each.label: each.policy for each in candidates})
     gpus = visible_gpus(gpu_count()) if is_command else ()
-    key = key or (train.key if isinstance(train, Command) else main_module_key(train))
+    key = key or (train.key if isinstance(train, Command) else function_key(train))
     more = {"key": key, "jobs": jobs or max(1, len(gpus)), "gpus": gpus, **options}
     again = "give the same command again" if is_command else "call it again"
     with folder.removed_if_empty():

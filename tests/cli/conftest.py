@@ -17,7 +17,7 @@ def inside(capsys, monkeypatch):
         if cwd is not None:
             monkeypatch.chdir(cwd)
         monkeypatch.setattr(sys, "argv", ["fasteraa", *map(str, arguments)])
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.getsignal(number) for number in cli._SIGNALS}
         try:
             with pytest.raises(SystemExit) as end:
                 cli.main()

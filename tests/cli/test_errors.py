@@ -148,7 +148,7 @@ def test_without_words_it_says_what_to_type_first():
 
 
 @pytest.mark.parametrize("after", ["raise", "raise ImportError('half loaded')"])
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_during_an_import(tmp_path, name, after):
     """Also when the package that is being imported makes another error of it."""
     (tmp_path / "torch.py").write_text(

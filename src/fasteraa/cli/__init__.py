@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 _COMPLETION = "_FASTERAA_COMPLETE"
 _SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}  # and who handles them usually
+if hasattr(signal, "SIGHUP"):  # a terminal that is closed
+    _SIGNALS[signal.SIGHUP] = signal.SIG_DFL
 
 
 def main() -> None:
@@ -106,12 +109,13 @@ def _say(what: object, code: int) -> int:
 
     if own_rank() != (what.told_by if isinstance(what, RankLost) else 0):
         return code
-    print("fasteraa:", printable(with_flags(" ".join(str(what).split()))), file=sys.stderr)
+    with suppress(OSError):  # of a terminal that is closed
+        print("fasteraa:", printable(with_flags(" ".join(str(what).split()))), file=sys.stderr)
     return code
 
 
 def _catch_signals() -> list[signal.Signals]:
-    """SIGINT and SIGTERM become KeyboardInterrupt, and are noted; a signal that is ignored stays so."""
+    """These signals become KeyboardInterrupt, and are noted; one that is ignored (nohup) stays so."""
     caught: list[signal.Signals] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 from fasteraa.errors import Stopped
 
+_NOTED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
 
 @contextmanager
 def defer_signals(all_of_them: bool = False) -> Iterator[list[signal.Signals]]:
-    """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second one gets through.
+    """Note SIGINT, SIGTERM and SIGHUP instead of dying in the middle of a step; a second one gets through.
 
     Not with `all_of_them`: torchrun passes on what a terminal has sent to everybody already.
     """
@@ -25,9 +27,9 @@ def defer_signals(all_of_them: bool = False) -> Iterator[list[signal.Signals]]:
             signal.signal(number, previous[number])
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.getsignal(number)
-            signal.signal(number, note)
+        for number in _NOTED:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                previous[number] = signal.signal(number, note)
     except ValueError:  # not the main thread: its owner handles signals
         pass
     try:

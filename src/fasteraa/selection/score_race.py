@@ -1,7 +1,8 @@
 """A race by any training: scores of a function or of the user's command, round by round, paired by seed.
 
 Every round gives each candidate that is left one more seed; the better half stays, and `none`. Lower is better. What is
-not probably better than `none` is not chosen. A round that time cut off counts if `none` and another have finished it.
+not probably better than `none` is not chosen, and one run tells no probability. A round that time cut off counts if
+`none` and another have finished it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import stdev
+from typing import Any, NamedTuple, Self
 
 from fasteraa.errors import ConfigError, RaceError, RunError
 from fasteraa.methods import Candidate
 from fasteraa.policy.policy import Policy
+from fasteraa.runtime.clock import duration
 from fasteraa.runtime.documents import cut, read_json
 from fasteraa.runtime.files import as_file_name, sealed, unsealed, write_atomic
 from fasteraa.selection.race import check_candidates
@@ -32,6 +35,7 @@ Train = Callable[..., float]  # (policy, seed, out) -> score; a command takes gp
 Say = Callable[[str], None]
 _Outcome = tuple[float, float] | TrainingFailed  # score and seconds, or why there is none
 _HANGS = (10, 600.0)  # a command ends after so many times the longest finished run, and not before so many seconds
+_QUIET = 600.0  # seconds in which no run ends, after which that is said; then after twice as many, and so on
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class ScoreRow:
     score: float
     scores: tuple[float, ...]
     against_none: Estimate | None
-    better: float | None  # probability that it is better than none, from paired scores; None from fewer than two
+    better: float | None  # probability that it is better than none, from paired scores; None where they do not tell
     eliminated: bool
     failed: str | None = None
 
@@ -78,26 +82,29 @@ class ScoreResult:
         if self.chosen == "none" or row.against_none is None:
             return f"Use {self.chosen}: score {row.score:.4g} ({count}); {self._ahead()}."
         none = next(each for each in self.table if each.label == "none")
-        half = "" if math.isinf(row.against_none.half) else f" ± {row.against_none.half:.2g}"
-        sure = (
-            "from one run, this is a guess" if row.better is None else f"better with probability {percent(row.better)}"
-        )
+        mean, half = row.against_none.mean, row.against_none.half
+        within = f" ± {half:.2g}" if 1e-9 * abs(mean) < half < math.inf else ""  # alike differences do not tell
+        sure = "" if row.better is None else f", better with probability {percent(row.better)}"
         return (
             f"Use {self.chosen}: score {row.score:.4g} against {none.score:.4g} without augmentation ({count}, "
-            f"difference {row.against_none.mean:+.3g}{half}, {sure})."
+            f"difference {mean:+.3g}{within}{sure})."
         )
 
     def _ahead(self) -> str:
-        """Who did better than `none` and was not chosen."""
+        """Who did better than `none` and was not chosen, and why."""
         sign = -1.0 if self.maximize else 1.0
-        better = [row for row in self.table if row.better is not None and sign * row.against_none.mean < 0]  # type: ignore[union-attr]
-        best = min(better, key=lambda row: sign * row.score, default=None)
-        if best is None or best.better is None:
+        whole = [row for row in self.table if row.against_none and not row.eliminated and not row.failed]
+        ahead = [row for row in whole if row.against_none and sign * row.against_none.mean < 0]
+        best = min(ahead, key=lambda row: sign * row.score, default=None)
+        if best is None:
             return "no policy did better"
-        return (
-            f"{best.label} has {best.score:.4g}, but is better with a probability of {percent(best.better)} only: more "
-            "seeds would tell (--seeds)"
-        )
+        if best.better is not None:
+            why = f"is better with a probability of {percent(best.better)} only: more seeds would tell (--seeds)"
+        elif len(best.scores) > 1:
+            why = "every seed gave the same scores, so chance is not known: does the training use its seed?"
+        else:
+            why = "one run does not tell whether it is better: two or more seeds would (--seeds)"
+        return f"{best.label} has {best.score:.4g}, but {why}"
 
 
 @dataclass
@@ -170,34 +177,30 @@ def race_scores(
     scores: dict[str, dict[int, float]] = {each.label: {} for each in candidates}
     failures: dict[str, str] = {}
     alive = list(candidates)
-    for seed in range(seeds):
-        if seed and time.time() >= end:
-            say(f"time is up after {seed} of {seeds} rounds")
-            break
-        say(f"race, round {seed + 1} of {seeds}: {len(alive)} candidates")
-        ends, late = _Ends(end if seed else until, until), False
-        for candidate, score in _run(alive, seed, train, cache, jobs, gpus, ends, say):
-            if not isinstance(score, TrainingFailed):
-                scores[candidate.label][seed] = score
-            else:
-                cut_off = isinstance(score, NoTimeLeft)
-                late = late or cut_off
-                if not (cut_off and scores[candidate.label]):
-                    failures[candidate.label] = str(score)
-        alive = _survivors([each for each in alive if each.label not in failures], scores, seed)
-        if "none" in failures or not alive or late:
-            break
+    if seeds > 1 and isinstance(train, Command) and not train.takes_seed:
+        say("the command has no {seed}: where its runs do not differ, more of them say nothing about chance")
+    with _Runs(train, cache, jobs, gpus, until, say) as runs:
+        for seed in range(seeds):
+            if seed and time.time() >= end:
+                say(f"time is up after {seed} of {seeds} rounds")
+                break
+            say(f"race, round {seed + 1} of {seeds}: {len(alive)} candidates")
+            late = False
+            for candidate, score in runs.round(alive, seed, end if seed else until):
+                if not isinstance(score, TrainingFailed):
+                    scores[candidate.label][seed] = score
+                else:
+                    cut_off = isinstance(score, NoTimeLeft)
+                    late = late or cut_off
+                    if not (cut_off and scores[candidate.label]):
+                        failures[candidate.label] = str(score)
+            alive = _survivors([each for each in alive if each.label not in failures], scores, seed)
+            if "none" in failures or not alive or late:
+                break
     if not scores["none"]:
         raise RaceError(f"the run without augmentation gave no score: {failures.get('none', 'time was up')}")
     _drop_cut_off(scores, say)
     return _result(candidates, scores, failures, maximize, folder)
-
-
-class _Ends(NamedTuple):
-    """Moments (time.time()) after which no run begins, and at which commands are ended."""
-
-    begin: float
-    hard: float
 
 
 def _drop_cut_off(scores: Mapping[str, dict[int, float]], say: Say) -> None:
@@ -217,105 +220,114 @@ def _survivors(alive: Sequence[Candidate], scores: Mapping[str, Mapping[int, flo
     return better + [each for each in ranked if each.label == "none" and each not in better]
 
 
-def _run(
-    alive: Sequence[Candidate],
-    seed: int,
-    train: Train,
-    cache: _Scores,
-    jobs: int,
-    gpus: Sequence[str],
-    ends: _Ends,
-    say: Say,
-) -> Iterator[tuple[Candidate, float | TrainingFailed]]:
-    """Scores as they come, cached ones first; the reason in the place of a score that is not there."""
-    missing = []
-    for candidate in alive:
-        score = cache.read(candidate, seed)
-        if score is None:
-            missing.append(candidate)
-        else:
-            yield candidate, score
-    for candidate, outcome in _trained(missing, seed, train, cache, jobs, gpus, ends):
-        if isinstance(outcome, TrainingFailed):
-            failed = "" if isinstance(outcome, NoTimeLeft) else "failed, "
-            say(f"  {candidate.label}, seed {seed}: {failed}{outcome}")
-            yield candidate, outcome
-        else:
-            say(f"  {candidate.label}, seed {seed}: {cache.sign * outcome[0]:.6g} ({outcome[1]:.0f} s)")
-            yield candidate, outcome[0]
+class _Runs:
+    """`jobs` at once, each on the GPU with the fewest runs. One function at a time needs no thread."""
 
+    def __init__(self, train: Train, cache: _Scores, jobs: int, gpus: Sequence[str], until: float, say: Say):
+        self._train, self._cache, self._jobs, self._gpus = train, cache, jobs, gpus
+        self._until, self._say = until, say
+        self._pool = ThreadPoolExecutor(jobs)
 
-def _trained(
-    missing: Sequence[Candidate],
-    seed: int,
-    train: Train,
-    cache: _Scores,
-    jobs: int,
-    gpus: Sequence[str],
-    ends: _Ends,
-) -> Iterator[tuple[Candidate, _Outcome]]:
-    """`jobs` at once, each on the GPU with the fewest runs; none begins when time is up. One alone needs no thread."""
-    more: Mapping[str, str]
-    if jobs == 1:
-        more = {"gpu": gpus[0]} if gpus else {}
-        for candidate in missing:
-            if time.time() < ends.begin:
-                yield candidate, _one(train, candidate, seed, cache, ends.hard, more)
-        return
-    queue, busy = list(missing), Counter[str]()
-    waiting: dict[Future[_Outcome], tuple[Candidate, dict[str, str]]] = {}
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        while waiting or (queue and time.time() < ends.begin):
-            while queue and len(waiting) < jobs and time.time() < ends.begin:
-                candidate = queue.pop(0)
-                more = {"gpu": min(gpus, key=lambda gpu: busy[gpu])} if gpus else {}
-                busy.update(more.values())
-                waiting[pool.submit(_one, train, candidate, seed, cache, ends.hard, more)] = candidate, more
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                candidate, more = waiting.pop(future)
-                busy.subtract(more.values())
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        """After Ctrl-C nobody waits for commands that are under way."""
+        if kind is not None and isinstance(self._train, Command):
+            self._train.stop()
+        self._pool.shutdown(wait=kind is None)
+
+    def round(
+        self, alive: Sequence[Candidate], seed: int, begin: float
+    ) -> Iterator[tuple[Candidate, float | TrainingFailed]]:
+        """Scores as they come, cached ones first; the reason in the place of a score that is not there.
+
+        After `begin` (time.time()) no run begins.
+        """
+        missing = []
+        for candidate in alive:
+            score = self._cache.read(candidate, seed)
+            if score is None:
+                missing.append(candidate)
+            else:
+                yield candidate, score
+        for candidate, outcome in self._trained(missing, seed, begin):
+            if isinstance(outcome, TrainingFailed):
+                failed = "" if isinstance(outcome, NoTimeLeft) else "failed, "
+                self._say(f"  {candidate.label}, seed {seed}: {failed}{outcome}")
+                yield candidate, outcome
+            else:
+                self._say(f"  {candidate.label}, seed {seed}: {self._cache.sign * outcome[0]:.6g} ({outcome[1]:.0f} s)")
+                yield candidate, outcome[0]
+
+    def _trained(self, queue: list[Candidate], seed: int, begin: float) -> Iterator[tuple[Candidate, _Outcome]]:
+        waiting: dict[Future[_Outcome], tuple[Candidate, str | None]] = {}
+        busy = Counter[str | None]()
+        last, quiet = time.monotonic(), _QUIET
+        while waiting or (queue and time.time() < begin):
+            while queue and len(waiting) < self._jobs and time.time() < begin:
+                candidate, gpu = queue.pop(0), min(self._gpus, key=lambda gpu: busy[gpu], default=None)
+                busy[gpu] += 1
+                waiting[self._begin(candidate, seed, gpu)] = candidate, gpu
+            done = wait(waiting, quiet, FIRST_COMPLETED).done
+            if not done:
+                self._say(self._still(time.monotonic() - last, [each.label for each, _ in waiting.values()]))
+                quiet *= 2
+                continue
+            for future in done:
+                candidate, gpu = waiting.pop(future)
+                busy[gpu] -= 1
                 yield candidate, future.result()
-    except BaseException:  # Ctrl-C: nobody waits for commands that are under way
-        pool.shutdown(wait=False, cancel_futures=True)
-        if isinstance(train, Command):
-            train.stop()
-        raise
-    pool.shutdown()
+            last, quiet = time.monotonic(), _QUIET
 
+    def _still(self, seconds: float, labels: Sequence[str]) -> str:
+        limit = "; --run-minutes limits each of them" if isinstance(self._train, Command) else ""
+        return f"  no run has ended for {duration(seconds)}; at work: {', '.join(labels)}{limit}"
 
-def _one(
-    train: Train, candidate: Candidate, seed: int, cache: _Scores, until: float, more: Mapping[str, str]
-) -> _Outcome:
-    """A score and its seconds, or why there is none. Without `none` there is no race: it is tried twice."""
-    for last in (candidate.label != "none", True):
-        began, limits = time.monotonic(), {}
-        if isinstance(train, Command):
-            times, least = _HANGS
-            limits = {"until": until, "usual": max(least, times * cache.longest) if cache.longest else math.inf}
+    def _begin(self, candidate: Candidate, seed: int, gpu: str | None) -> Future[_Outcome]:
+        if self._jobs > 1 or isinstance(self._train, Command):
+            return self._pool.submit(self._one, candidate, seed, gpu)
+        ended = Future[_Outcome]()
+        ended.set_result(self._one(candidate, seed, gpu))
+        return ended
+
+    def _one(self, candidate: Candidate, seed: int, gpu: str | None) -> _Outcome:
+        """A score and its seconds, or why there is none. Without `none` there is no race: it is tried twice."""
+        for last in (candidate.label != "none", True):
+            began = time.monotonic()
+            try:
+                score = self._cache.sign * self._score(candidate, seed, gpu)
+            except TrainingFailed as error:
+                if last or isinstance(error, NoTimeLeft):
+                    return error
+            else:
+                seconds = time.monotonic() - began
+                self._cache.write(candidate, seed, score, seconds)
+                return score, seconds
+        raise AssertionError("unreachable")
+
+    def _score(self, candidate: Candidate, seed: int, gpu: str | None) -> float:
+        """Of one run, in a folder that holds nothing of an earlier one."""
+        out = self._cache.path(candidate, seed)
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True, exist_ok=True)
+        more: dict[str, Any] = {} if gpu is None else {"gpu": gpu}
+        if isinstance(self._train, Command):
+            more |= {"until": self._until, "usual": self._usual}
         try:
-            score = cache.sign * _score(train, candidate, seed, cache.path(candidate, seed), {**more, **limits})
-        except TrainingFailed as error:
-            if last or isinstance(error, NoTimeLeft):
-                return error
-        else:
-            seconds = time.monotonic() - began
-            cache.write(candidate, seed, score, seconds)
-            return score, seconds
-    raise AssertionError("unreachable")
+            policy = replace(
+                candidate.policy, name=candidate.label
+            )  # a script may go by the name that a policy was given
+            return finite(self._train(policy, seed, out, **more), candidate.label)
+        except RunError:  # TrainingFailed among them, and Stopped
+            raise
+        except Exception as error:  # the user's own function may raise anything
+            raise TrainingFailed(f"{type(error).__name__}: {cut(error, 200)}") from error
 
-
-def _score(train: Train, candidate: Candidate, seed: int, out: Path, more: Mapping[str, Any]) -> float:
-    """Of one run, in a folder that holds nothing of an earlier one."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        policy = replace(candidate.policy, name=candidate.label)  # a script may go by the name that a policy was given
-        return finite(train(policy, seed, out, **more), candidate.label)
-    except RunError:  # TrainingFailed among them, and Stopped
-        raise
-    except Exception as error:  # the user's own function may raise anything
-        raise TrainingFailed(f"{type(error).__name__}: {cut(error, 200)}") from error
+    def _usual(self) -> float:
+        """Seconds after which a run hangs, by those that have finished up to now."""
+        times, least = _HANGS
+        return max(least, times * self._cache.longest) if self._cache.longest else math.inf
 
 
 def _result(
@@ -335,8 +347,9 @@ def _result(
         return sum(values) / len(values)
 
     none = next(each for each in candidates if each.label == "none")
-    noise = _noise([[scores[each.label][seed] for seed in sorted(scores[each.label])] for each in whole])
-    good = [each for each in whole if mean(each) < mean(none) and _is_probable(each, scores, noise)]
+    noise = _noise_of_all([[scores[each.label][seed] for seed in sorted(scores[each.label])] for each in whole])
+    better = {each.label: _better(each, scores, noise) or 0.0 for each in whole}
+    good = [each for each in whole if mean(each) < mean(none) and better[each.label] >= PROBABLY]
     chosen = min(good or [none], key=mean)
     ranked = sorted(measured, key=lambda each: (each is not chosen, -len(scores[each.label]), mean(each)))
     rows = [_row(each, scores, failures, most, sign, noise if each in whole else None) for each in ranked]
@@ -361,46 +374,51 @@ def _row(
     against = better = None
     if candidate.label != "none" and shared:
         against = paired([sign * mine[s] for s in shared], [sign * none[s] for s in shared])
-        better = _probability([mine[s] - none[s] for s in shared], noise)
+        better = _better(candidate, scores, noise)
     values = tuple(sign * mine[s] for s in sorted(mine))
     mean = sum(values) / len(values)
     failed = failures.get(candidate.label)
     return ScoreRow(candidate.label, mean, values, against, better, len(mine) < most, failed)
 
 
-def _is_probable(candidate: Candidate, scores: Mapping[str, Mapping[int, float]], noise: _Noise | None) -> bool:
-    """As sure as the race by our trainings asks for; of one run nothing is known, which the sentence says."""
-    mine, none = scores[candidate.label], scores["none"]
-    better = _probability([mine[seed] - none[seed] for seed in sorted(set(mine) & set(none))], noise)
-    return better is None or better >= PROBABLY
-
-
 class _Noise(NamedTuple):
-    """The standard deviation of a difference between runs of one seed, by all candidates that have every seed.
-
-    Two or three differences say little about their own spread, and by luck may be almost alike.
-    """
+    """The standard deviation of a difference between runs of one seed."""
 
     spread: float
     freedom: int
 
 
+def _noise_of_all(rows: Sequence[Sequence[float]]) -> _Noise | None:
+    """By all candidates that have every seed: two or three differences say little about their own spread.
+
+    Scores that no seed changes are those of one run.
+    """
+    return _noise([row for row in rows if len(set(row)) > 1])
+
+
 def _noise(rows: Sequence[Sequence[float]]) -> _Noise | None:
-    """None of fewer than two candidates or seeds, and where all differences are alike."""
+    """None of fewer than two candidates or seeds, and where all scores are alike.
+
+    Differences that are alike do not tell how large they are by chance: at most as scores of several seeds are.
+    """
     spread = residual_spread(rows)
-    if spread is None or spread < 1e-9 * max(abs(each) for row in rows for each in row):
+    if spread is None:
         return None
-    return _Noise(spread * math.sqrt(2), (len(rows) - 1) * (len(rows[0]) - 1))
+    freedom, least = (len(rows) - 1) * (len(rows[0]) - 1), 1e-9 * max(abs(each) for row in rows for each in row)
+    if spread <= least:
+        spread, freedom = stdev(rows[0]), len(rows[0]) - 1
+    return _Noise(spread * math.sqrt(2), freedom) if spread > least else None
 
 
-def _probability(differences: Sequence[float], noise: _Noise | None = None) -> float | None:
-    """That the mean difference is below 0, by Student's distribution; None from fewer than two."""
-    n = len(differences)
-    if n < 2:
+def _better(candidate: Candidate, scores: Mapping[str, Mapping[int, float]], noise: _Noise | None) -> float | None:
+    """The probability that it is better than `none`, by Student's distribution.
+
+    None from fewer than two seeds, and from seeds that change nothing.
+    """
+    shared = sorted(set(scores[candidate.label]) & set(scores["none"]))
+    mine, none = ([scores[label][seed] for seed in shared] for label in (candidate.label, "none"))
+    noise = noise or _noise([mine, none])
+    if noise is None or len({*zip(mine, none, strict=True)}) < 2:
         return None
-    mean = sum(differences) / n
-    if noise is None:
-        noise = _Noise(math.sqrt(sum((each - mean) ** 2 for each in differences) / (n - 1)), n - 1)
-    if not noise.spread:
-        return 1.0 if mean < 0 else 0.5 if mean == 0 else 0.0
-    return student_cdf(-mean / noise.spread * math.sqrt(n), noise.freedom)
+    difference = sum(mine) / len(mine) - sum(none) / len(none)
+    return student_cdf(-difference / noise.spread * math.sqrt(len(shared)), noise.freedom)

@@ -1,7 +1,7 @@
 """Any training at all: the user's own command, run once per policy and seed, and the score that it prints.
 
-`python train.py --aug {policy} --seed {seed} --out {out}`: `{policy}` is a file with the policy, `{out}` the folder of
-that run, with nothing else in it. The score is the last line `score: 0.123` of the output, or `{"score": 0.123}` in
+`python train.py --aug {policy} --seed {seed} --out {out}`: `{policy}` is a file with the policy, `{out}` an empty
+folder for that run. The score is the last line `score: 0.123` of the output, or `{"score": 0.123}` in
 `{out}/score.json`. What a run started and left behind ends with it.
 """
 
@@ -15,10 +15,9 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +34,11 @@ _MOVE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # to another place of the termin
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")  # other braces are the command's own
 _TAIL = 200_000  # bytes of the output in which a score is looked for
 _QUOTED = 150  # characters of the last line that an error shows
-_SCRIPTS = frozenset((".py", ".sh", ".bash", ".r", ".jl", ".lua", ".pl"))
+_READ = frozenset((
+    ".py", ".sh", ".bash", ".r", ".jl", ".lua", ".pl", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini",
+))  # fmt: skip
+_BETWEEN = re.compile(r"[\s=;,&|()'\"]+")  # the words of bash -c "...", and NAME=VALUE
+_LOOK_S = 1.0  # between two looks whether a run has reached its limit
 WritePolicy = Callable[[Policy, Path], None]
 
 
@@ -75,11 +78,22 @@ class Command:
             raise ConfigError(f"the command {self.words[0]!r} was not found")
 
     @property
+    def takes_seed(self) -> bool:
+        return any("{seed}" in word for word in self.words)
+
+    @property
     def key(self) -> str:
-        """What makes it another training, for the cache: its words, the scripts among them, the format of policies."""
-        scripts = [Path(word) for word in self.words if Path(word).suffix.lower() in _SCRIPTS and Path(word).is_file()]
-        contents = [hashlib.sha256(script.read_bytes()).hexdigest() for script in scripts]
+        """What makes it another training, for the cache: its words, the files among them, the format of policies."""
+        contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in dict.fromkeys(self._files())]
         return json.dumps([list(self.words), self.target, contents])
+
+    def _files(self) -> Iterator[str]:
+        """Scripts and settings that its words name, below the current folder for `-m package.module`."""
+        words = [part for word in self.words for part in (word, *_BETWEEN.split(word))]
+        for before, word in zip(["", *words], words, strict=False):
+            module = word.replace(".", os.sep) if before in ("-m", "--module") else None
+            files = [f"{module}.py", os.path.join(module, "__main__.py")] if module else [word]
+            yield from (file for file in files if Path(file).suffix.lower() in _READ and os.path.isfile(file))
 
     def check(self, policies: Mapping[str, Policy]) -> None:
         """Every policy, by its label, must have a file in the format: before the first run, not in each of them."""
@@ -94,27 +108,27 @@ class Command:
         self,
         policy: Policy,
         seed: int,
-        out: Path,
+        folder: Path,
         gpu: str | None = None,
-        usual: float = math.inf,
+        usual: Callable[[], float] = lambda: math.inf,
         until: float = math.inf,
     ) -> float:
-        """Run it and read its score; everything it prints is in `log.txt` of its folder.
+        """Run it and read its score; its policy and what it prints (`log.txt`) are in the folder, beside `{out}`.
 
-        It is ended after `seconds`, or where no such limit was given after the `usual` ones, and `until` (time.time()).
+        It is ended after `seconds`, or where no such limit was given after the `usual` ones, which the end of other
+        runs tells meanwhile, and `until` (time.time()).
         """
         if self._stopped.is_set():
             raise TrainingFailed("it was stopped")
-        limit, left = usual if math.isinf(self.seconds) else self.seconds, until - time.time()
-        if left <= 0:
+        if until <= time.time():
             raise NoTimeLeft("not run, time was up")
-        out = out.resolve()
-        file = out / f"policy{self.suffix}"
+        folder = folder.resolve()
+        file, out, log = folder / f"policy{self.suffix}", folder / "out", folder / "log.txt"
+        out.mkdir()
         self.write_policy(policy, file)
         values = {"policy": str(file), "seed": str(seed), "out": str(out)}
         words = [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in self.words]
         environment = os.environ | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
-        log = out / "log.txt"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 words,
@@ -128,12 +142,7 @@ class Command:
             if self._stopped.is_set():  # meanwhile
                 end(process)
             try:
-                code = process.wait(None if math.isinf(min(limit, left)) else min(limit, left))
-            except subprocess.TimeoutExpired:
-                if left < limit:
-                    raise NoTimeLeft(f"ended after {left:.0f} s, time was up; its output is in {log}") from None
-                how = ", far longer than the others (--run-minutes allows more)" if math.isinf(self.seconds) else ""
-                raise TrainingFailed(f"it took longer than {limit:g} s{how}; its output is in {log}") from None
+                code = self._code(process, log, usual, until)
             finally:
                 end(process)
                 self._live.discard(process)
@@ -142,6 +151,18 @@ class Command:
             why = f" ({cut(last.strip(), _QUOTED)})" if last else ""
             raise TrainingFailed(f"it ended with exit code {code}{why}; its output is in {log}")
         return read_score(out, log)
+
+    def _code(self, process: subprocess.Popen[bytes], log: Path, usual: Callable[[], float], until: float) -> int:
+        began = time.monotonic()
+        while True:
+            passed, limit = time.monotonic() - began, usual() if math.isinf(self.seconds) else self.seconds
+            if time.time() >= until:
+                raise NoTimeLeft(f"ended after {passed:.0f} s, time was up; its output is in {log}")
+            if passed >= limit:
+                how = ", far longer than the others (--run-minutes allows more)" if math.isinf(self.seconds) else ""
+                raise TrainingFailed(f"it took longer than {limit:g} s{how}; its output is in {log}")
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(min(_LOOK_S, limit - passed, until - time.time()))
 
     def stop(self) -> None:
         """End every run that is under way in other threads; none begins any more."""
@@ -200,9 +221,3 @@ def visible_gpus(count: int) -> Sequence[str]:
     if given is None:
         return [str(number) for number in range(count)]
     return [part.strip() for part in given.split(",") if part.strip()][:count]
-
-
-def main_module_key(function: Callable[..., object]) -> str:
-    """What names a Python function in the cache where nobody gave a key."""
-    module = sys.modules.get(function.__module__)
-    return f"{getattr(module, '__file__', function.__module__)}:{function.__qualname__}"
