@@ -2,18 +2,23 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 import fasteraa
+from fasteraa.api import _load
+from fasteraa.comparison.setup import set_up
 from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError
+from fasteraa.errors import ConfigError, DataError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.policy import Policy
-from fasteraa.selection.config import RaceConfig, fine_tuning
+from fasteraa.selection.config import RaceConfig, fine_tuning, race_recipe
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
 from fasteraa.train.group import set_rates
 from fasteraa.train.recipe import TrainRecipe, check_body, finetune_recipe, image_side, interpolation, with_settings
+from fasteraa.train.runner import Engine
+from fasteraa.train.split import open_split
 from fasteraa.train.trainer import train
 from fasteraa.train.training import Training
 
@@ -103,6 +108,45 @@ def test_batches_have_the_size_of_the_input_and_crop_comes_before_the_policy(pho
     first = DeviceFeed(photos, Policy.named("trivialaugment-wide"), replace(recipe, order="policy-first"), 0, CPU)
     list(first.epoch(0))
     assert set(seen) == {(37, 37)}
+
+
+def test_images_in_memory_are_scaled_as_files_are(photos, lite0):
+    """To the side that the input is cut from; and without weights to the size that is asked for."""
+    race = RaceConfig(network=LITE0, weights=str(lite0))
+    fine_tuned = _load(photos, SearchConfig(size=64), race, "cpu", None)
+    assert (fine_tuned.size, fine_tuned.name) == ((74, 74), "patterns")
+    assert _load(photos, SearchConfig(size=16, subset=8), None, "cpu", None).images.shape == (8, 3, 16, 16)
+    assert _load(photos, SearchConfig(classes=2), None, "cpu", None).size == (37, 37)
+    assert _load(photos, SearchConfig(), None, "cpu", None) is photos
+    with pytest.raises(DataError, match="patterns holds images in memory: load them with groups"):
+        _load(photos, SearchConfig(), RaceConfig(group_by="patient"), "cpu", None)
+    with pytest.raises(DataError, match="patterns holds images in memory: load them with groups"):
+        open_split(photos, held_out=0.2, group_by="patient")
+
+
+def test_a_share_of_images_in_memory_keeps_their_groups_whole(photos):
+    split = open_split(replace(photos, groups=np.arange(24) // 4), held_out=0.3)
+    assert not set(split.train.groups) & set(split.held_out.groups)
+
+
+def test_images_follow_the_input_size_of_the_recipe_that_trains(photos, lite0, tmp_path):
+    options = {"network": LITE0, "weights": str(lite0), "train": {"input_size": 48, "epochs": 1}}
+    with set_up(photos, tmp_path / "run", Engine(device="cpu", jobs=1), **options) as setup:
+        assert setup.split.train.size == setup.split.held_out.size == (55, 55)
+
+
+def test_images_smaller_than_the_input_are_refused(photos, tmp_path):
+    """They would be enlarged in training alone."""
+    recipe = TrainRecipe(network="small", input_size=40, epochs=1)
+    words = r"input is 40 pixels \(input_size\), the images of patterns have 37x37: load them at 40 \(--size 40"
+    with pytest.raises(ConfigError, match=words):
+        Training(photos, Policy.named("none"), recipe, 0, CPU)
+    with pytest.raises(ConfigError, match=words):
+        Training(photos.resized(40), Policy.named("none"), recipe, 0, CPU).measure(photos)
+    with pytest.raises(ConfigError, match="images of patterns have 32x32"):
+        fasteraa.compare(photos, "none", out=tmp_path / "run", recipe=recipe, size=32)
+    with pytest.raises(ConfigError, match=words):
+        race_recipe(photos, "cpu", SearchConfig(), RaceConfig(train={"input_size": 40}))
 
 
 def test_the_centre_is_what_is_measured():

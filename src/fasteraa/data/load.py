@@ -89,8 +89,7 @@ def load(
     look = Look(_background(background), exif, interpolation, check_window(window))
     opened = open_source(source, data_root, download)
     listing = opened.listing(split)
-    if group_by:
-        listing = grouped(listing, group_by, opened.name)
+    listing = with_groups(source, listing, group_by, opened.name)
     if held_out:
         listing, _ = hold_out(listing, opened.name, held_out)
     listing = restrict(listing, classes, seed)
@@ -107,6 +106,18 @@ def load(
     if window is not None and images.window is None:
         raise DataError(f"a window is for images of more than 8 bits, {opened.name} has none: leave it out")
     return images
+
+
+def with_groups(source: Any, listing: Listing, group_by: str, name: str) -> Listing:
+    """The listing with the group of each image, where that is asked for; an ImageSet has those that it was loaded with."""
+    if not group_by:
+        return listing
+    if isinstance(source, ImageSet):
+        raise DataError(
+            f"group_by is a column of a manifest or a pattern on file names, and {name} holds images in memory: load "
+            f"them with groups, fasteraa.data.load(..., group_by={quoted(group_by)}), and leave it out here"
+        )
+    return grouped(listing, group_by, name)
 
 
 def load_validation(

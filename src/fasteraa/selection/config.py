@@ -102,11 +102,17 @@ def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceCon
 
     Otherwise of a network that is trained for many epochs within the time of a race.
     """
+    from fasteraa.train.recipe import check_input
+
+    recipe = fine_tuning(config, race) if race.fine_tunes else _from_scratch(data, device, config, race)
+    check_input(recipe, data.size, data.name)
+    return recipe
+
+
+def _from_scratch(data: ImageSet, device: str, config: SearchConfig, race: RaceConfig) -> TrainRecipe:
     from fasteraa.runtime.device import find_device
     from fasteraa.train.recipe import choose_recipe
 
-    if race.fine_tunes:
-        return fine_tuning(config, race)
     on_cpu, side = find_device(device).type == "cpu", min(data.size)
     quick = "small" if on_cpu or side > _QUICK_SIDE else _QUICK_NETWORK
     recipe = choose_recipe(len(data), side, device, race.network or quick)

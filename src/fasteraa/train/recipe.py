@@ -197,6 +197,17 @@ def check_body(recipe: TrainRecipe) -> TrainRecipe:
     return recipe
 
 
+def check_input(recipe: TrainRecipe, size: tuple[int, int], name: str) -> None:
+    """The input is cut from the images, so they must be at least as large."""
+    if recipe.input_size > min(size):
+        side = image_side(recipe)
+        raise ConfigError(
+            f"the network's input is {recipe.input_size} pixels (input_size), the images of {name} have "
+            f"{size[1]}x{size[0]}: load them at {side} (--size {side}, in Python size={side}), or take a smaller "
+            "input_size"
+        )
+
+
 def image_side(recipe: TrainRecipe) -> int | None:
     """Of the images that the input is cropped from; None where the images decide."""
     if not recipe.input_size:

@@ -13,7 +13,6 @@ import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import Look, Window
-from fasteraa.data.groups import grouped
 from fasteraa.data.image_folder import check_beside
 from fasteraa.data.large import subset_to_hold, tell, tell_subset
 from fasteraa.data.lazy_set import Images, LazyImageSet
@@ -24,6 +23,7 @@ from fasteraa.data.load import (
     hold_out,
     validation_listing,
     with_classes,
+    with_groups,
 )
 from fasteraa.data.materialize import LoadOptions, gather, probe_size, tell_enlarged
 from fasteraa.data.requirements import check_for_classifiers
@@ -134,8 +134,7 @@ def open_split(
     train = opened.listing(split)
     check_not_empty(train, opened.name, split)
     check_for_classifiers(train, opened.name)
-    if group_by:
-        train = grouped(train, group_by, opened.name)
+    train = with_groups(source, train, group_by, opened.name)
     measured_on, share = "validation images" if validation else "test images", 0.0
     if validation:
         test: Listing | None = validation_listing(source, opened, validation, train.classes, data_root)[0]

@@ -28,7 +28,7 @@ from fasteraa.runtime.seeds import seeded
 from fasteraa.train.device_batches import DeviceFeed, Feed
 from fasteraa.train.metrics import Measured, measured
 from fasteraa.train.probe import ProbeFeed
-from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.recipe import TrainRecipe, check_input
 from fasteraa.train.worker_batches import make_feed, plain_batches
 
 # what a checkpoint holds
@@ -78,6 +78,7 @@ class Training:
         ranks: Ranks = ALONE,
     ):
         self.recipe, self.device, self.seed, self.ranks = recipe, device, seed, ranks
+        check_input(recipe, data.size, data.name)
         self.part = part or TrainingPart(0, recipe.epochs)
         self.images = data.fingerprint
         self.identity = _identity(self.images, policy, recipe, seed, part)
@@ -134,6 +135,7 @@ class Training:
 
     @torch.no_grad()
     def measure(self, held_out: Images) -> Measured:
+        check_input(self.recipe, held_out.size, held_out.name)
         measured_network = self.averaged or self.network
         measured_network.eval()
         self.forward = measured_network
