@@ -168,6 +168,8 @@ def test_validation_images_judge_in_the_race_and_not_for_methods(scripted):
     assert {len(job.split.train) for job in raced} == {40}
     assert len({job.seed for job in raced}) > 1  # several rounds, of one split
     assert result.race.folds == 1
+    about = {"name": judge.name, "images": 24, "fingerprint": judge.fingerprint}
+    assert result.policy.provenance["race"]["validation"] == about
 
 
 @pytest.mark.parametrize(("metric", "chosen"), [("error", "none"), ("balanced-error", "inverted"), ("loss", "uniform")])

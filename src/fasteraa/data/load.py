@@ -109,7 +109,7 @@ def load(
 
 
 def with_groups(source: Any, listing: Listing, group_by: str, name: str) -> Listing:
-    """The listing with the group of each image, where that is asked for; an ImageSet has those that it was loaded with."""
+    """The listing with the group of each image, where that is asked for; an ImageSet keeps those of its own."""
     if not group_by:
         return listing
     if isinstance(source, ImageSet):

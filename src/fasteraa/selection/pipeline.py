@@ -304,7 +304,10 @@ def _result(
     winner = race.chosen.candidate if race else best_guess(candidates)
     effects = next((each.details["effects"] for each in candidates if "effects" in each.details), None)
     origin = {**_origin(task, candidates), "method": proposers.get(winner.label, "race")}  # every race has a `none`
-    more = {"effects": effects.table()} if effects else {}
+    more: dict[str, Any] = {"effects": effects.table()} if effects else {}
+    if task.validation is not None:  # nobody is to take these images for fresh ones
+        about = task.validation.about()
+        more["validation"] = {name: about[name] for name in ("name", "images", "fingerprint")}
     return Result(
         policy=chosen_policy(winner, origin, race, **more),
         candidates=tuple(candidates),
