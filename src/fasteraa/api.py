@@ -388,7 +388,9 @@ def _validation(
     if race is None or not race.validation:
         return None
     filter_ = interpolation(fine_tuning(config, race)) if race.fine_tunes else "bilinear"
-    return load_validation(source, race.validation, data, data_root=data_root, interpolation=filter_)
+    return load_validation(
+        source, race.validation, data, data_root=data_root, interpolation=filter_, group_by=race.group_by
+    )
 
 
 def _says_how_to_continue(folder: RunFolder | None, how: str = "add resume=True") -> AbstractContextManager[None]:

@@ -18,6 +18,7 @@ from fasteraa.data.large import subset_to_hold, tell, tell_subset
 from fasteraa.data.lazy_set import Images, LazyImageSet
 from fasteraa.data.load import (
     as_size,
+    check_groups_apart,
     check_not_empty,
     check_window,
     hold_out,
@@ -149,9 +150,12 @@ def open_split(
         test: Listing | None = listed[0]
         other = canonical_split(validation) or validation
         other = other if other in opened.splits else listed[1]
+        check_groups_apart(train, opened.name, *listed, group_by, refuse=True)
     else:
         test = _test_listing(opened, train.classes) if held_out is None else None
         other = "test" if "test" in opened.splits else "val"
+        if test is not None:
+            check_groups_apart(train, opened.name, test, f"{opened.name}/{other}", group_by)
     if test is None:
         share, all_of_them = HELD_OUT if held_out is None else held_out, len(train)
         train, test = hold_out(train, opened.name, share, seed)
