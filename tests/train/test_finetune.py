@@ -13,7 +13,7 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.policy import Policy
-from fasteraa.selection.config import RaceConfig, fine_tuning, race_recipe
+from fasteraa.selection.config import RaceConfig, fine_tuning, race_recipe, settings_text
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
 from fasteraa.train.group import set_rates
 from fasteraa.train.recipe import TrainRecipe, check_body, finetune_recipe, image_side, interpolation, with_settings
@@ -53,7 +53,7 @@ def test_what_a_recipe_of_fine_tuning_is(lite0):
     assert interpolation(TrainRecipe()) == "bilinear"
 
 
-def test_sgd_fine_tunes_by_rates_of_its_own(lite0):
+def test_an_optimiser_has_rates_of_its_own(lite0, photos):
     """What was given stays; so does what trains from scratch."""
 
     def rates(recipe, **settings):
@@ -65,11 +65,29 @@ def test_sgd_fine_tunes_by_rates_of_its_own(lite0):
     assert rates(recipe, optimizer="sgd", learning_rate=0.5) == (0.5, 1e-4)
     assert rates(recipe, optimizer="adamw", mixup=0.1) == rates(recipe) == (2e-3, 0.05)
     assert rates(TrainRecipe(optimizer="adamw"), optimizer="sgd") == (0.1, 2e-4)
+    assert rates(TrainRecipe(), optimizer="adamw") == (1e-3, 0.05)
+    assert rates(TrainRecipe(), optimizer="adamw", learning_rate=0.5) == (0.5, 0.05)
     race = RaceConfig(network=LITE0, weights=str(lite0), train={"optimizer": "sgd", "weight_decay": 0.0})
     raced = fine_tuning(SearchConfig(size=32), race)
     assert (raced.learning_rate, raced.weight_decay, raced.momentum) == (0.01, 0.0, 0.9)
+    scratch = race_recipe(photos, "cpu", SearchConfig(), RaceConfig(train={"optimizer": "adamw"}))
+    assert (scratch.learning_rate, scratch.weight_decay) == (1e-3, 0.05)
     with pytest.raises(ConfigError, match="lion"):
         with_settings(recipe, {"optimizer": "lion"})
+
+
+def test_weights_are_no_single_setting(lite0, photos, tmp_path):
+    """They would be trained by the recipe of another training."""
+    for settings, words in (
+        ({"pretrained": True}, "pretrained cannot be set alone, got True: .* which --pretrained brings along"),
+        ({"weights": "w.pt"}, "weights cannot be set alone, got 'w.pt': .* which --weights FILE brings along"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            RaceConfig(network=LITE0, train=settings)
+        with pytest.raises(ConfigError, match=words):
+            fasteraa.compare(photos, "none", out=tmp_path / "run", network=LITE0, train=settings)
+    assert with_settings(TrainRecipe(pretrained=True), {"pretrained": True}).pretrained
+    assert "pretrained" not in settings_text(SearchConfig(), RaceConfig(), [], explain=True).partition("[train]")[2]
 
 
 def test_keys_of_recipes_from_before_stay_as_they_were(lite0, tmp_path):

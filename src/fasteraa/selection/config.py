@@ -72,9 +72,10 @@ class RaceConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from fasteraa.train.recipe import check_one_of_both
+        from fasteraa.train.recipe import check_one_of_both, check_weights_of
 
         check_one_of_both(self.pretrained, self.weights)
+        check_weights_of(self.train, self.pretrained, self.weights)
         if not self.fine_tunes and (self.judge == "probe" or self.train.get("freeze")):
             asked = "judge = probe" if self.judge == "probe" else "train.freeze"
             raise ConfigError(
@@ -111,7 +112,7 @@ def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceCon
 
 def _from_scratch(data: ImageSet, device: str, config: SearchConfig, race: RaceConfig) -> TrainRecipe:
     from fasteraa.runtime.device import find_device
-    from fasteraa.train.recipe import choose_recipe
+    from fasteraa.train.recipe import choose_recipe, with_settings
 
     on_cpu, side = find_device(device).type == "cpu", min(data.size)
     quick = "small" if on_cpu or side > _QUICK_SIDE else _QUICK_NETWORK
@@ -123,7 +124,7 @@ def _from_scratch(data: ImageSet, device: str, config: SearchConfig, race: RaceC
     elif race.network is None:  # of the training to come nothing is known
         recipe = replace(recipe, epochs=max(recipe.epochs, _CPU_EPOCHS))
     recipe = replace(recipe, epochs=race.epochs or recipe.epochs, cutout=0, crop=config.crop, flip=config.flip)
-    return replace(recipe, **race.train)
+    return with_settings(recipe, race.train)
 
 
 def fine_tuning(config: SearchConfig, race: RaceConfig) -> TrainRecipe:
@@ -243,6 +244,8 @@ def _train_rows(race: RaceConfig) -> str:
 
     lines = []
     for name, each in TrainRecipe.fields().items():
+        if name in ("pretrained", "weights"):  # settings of the race
+            continue
         lines.append(f"# {each.metadata['about']}\n")
         lines.append(_row(name, race.train[name]) if name in race.train else f"# {name} =\n")
     return "".join(lines)

@@ -14,6 +14,7 @@ from fasteraa.nets import choose_network, preprocessing
 from fasteraa.nets.timm import PREFIX
 from fasteraa.nets.weights import digest
 from fasteraa.runtime.device import find_device
+from fasteraa.runtime.documents import quoted
 from fasteraa.runtime.settings import Settings, setting
 
 PRECISIONS = ("auto", "bfloat16", "float32")
@@ -172,12 +173,28 @@ def finetune_recipe(
 
 
 _SGD = {"learning_rate": 0.01, "weight_decay": 1e-4}  # what suits it where a network begins with weights
+_ADAMW = {"learning_rate": 1e-3, "weight_decay": 0.05}  # in the place of rates that suit SGD
 
 
 def with_settings(recipe: TrainRecipe, settings: Mapping[str, Any]) -> TrainRecipe:
-    """The recipe with these instead of its own. SGD fine-tunes by rates of its own, unless they are given."""
-    to_sgd = recipe.fine_tunes and (recipe.optimizer, settings.get("optimizer")) == ("adamw", "sgd")
-    return TrainRecipe.make({**recipe.plain(), **(_SGD if to_sgd else {}), **settings})
+    """The recipe with these instead of its own. Another optimiser has rates of its own, unless they are given."""
+    check_weights_of(settings, recipe.pretrained, recipe.weights)
+    change, rates = (recipe.optimizer, settings.get("optimizer")), {}
+    if change == ("sgd", "adamw"):
+        rates = _ADAMW
+    elif change == ("adamw", "sgd") and recipe.fine_tunes:
+        rates = _SGD
+    return TrainRecipe.make({**recipe.plain(), **rates, **settings})
+
+
+def check_weights_of(settings: Mapping[str, Any], pretrained: bool, weights: str) -> None:
+    """What a network begins with decides about the whole recipe, so it is no single setting."""
+    for name, own, flag in (("pretrained", pretrained, "--pretrained"), ("weights", weights, "--weights FILE")):
+        if settings.get(name, own) != own:
+            raise ConfigError(
+                f"{name} cannot be set alone, got {quoted(settings[name])}: weights need the recipe of a fine-tuning, "
+                f"which {flag} brings along"
+            )
 
 
 def check_one_of_both(pretrained: bool, weights: str) -> None:
