@@ -205,6 +205,17 @@ def test_a_cpu_without_time_for_fine_tuning_is_judged_by_a_probe(
     assert any("A linear probe on features" in line for line in said) == probed
 
 
+def test_a_fine_tuning_suits_the_images_that_time_allows_for(scripted, tmp_path):
+    torch.save({}, tmp_path / "weights.pt")
+    scripted.options = {"image_seconds": 0.01}
+    weights = {"network": "small", "weights": str(tmp_path / "weights.pt"), "judge": "training"}
+    for given, batch, epochs in (({}, 14, 34), ({"epochs": 7}, 14, 7), ({"train": {"batch_size": 13}}, 13, 30)):
+        race = RaceConfig(minutes=5, **weights, **given)
+        result = run([Proposes(*TWO)], brightness_classes(1200), race=race)
+        assert (result.race.images, result.race.recipe.batch_size) == (200, batch)
+        assert result.race.recipe.epochs == epochs
+
+
 def test_a_training_measured_without_balanced_errors_is_named(scripted):
     scripted.script = lambda job: {"error": 1.0, "held_out_loss": 0.1, "train_loss": 0.1}
     with pytest.raises(RunError, match="measured without balanced errors"):

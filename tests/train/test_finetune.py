@@ -16,7 +16,15 @@ from fasteraa.policy import Policy
 from fasteraa.selection.config import RaceConfig, fine_tuning, race_recipe, settings_text
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
 from fasteraa.train.group import set_rates
-from fasteraa.train.recipe import TrainRecipe, check_body, finetune_recipe, image_side, interpolation, with_settings
+from fasteraa.train.recipe import (
+    TrainRecipe,
+    check_body,
+    finetune_recipe,
+    finetuned_on,
+    image_side,
+    interpolation,
+    with_settings,
+)
 from fasteraa.train.runner import Engine
 from fasteraa.train.split import open_split
 from fasteraa.train.trainer import train
@@ -51,6 +59,32 @@ def test_what_a_recipe_of_fine_tuning_is(lite0):
     assert not TrainRecipe().fine_tunes
     assert image_side(TrainRecipe()) is None
     assert interpolation(TrainRecipe()) == "bilinear"
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "epochs"),
+    [(66, 13, 60), (10, 10, 300), (17, 8, 150), (399, 15, 20), (400, 32, 25), (6000, 32, 20)],
+)
+def test_few_images_are_fine_tuned_on_for_as_many_steps(lite0, images, batch, epochs):
+    recipe = finetuned_on(finetune_recipe(LITE0, weights=str(lite0)), images)
+    assert (recipe.batch_size, recipe.epochs) == (batch, epochs)
+    assert recipe.epochs * (images // batch) >= 300
+    assert images - images // batch * batch <= 0.08 * images
+
+
+def test_epochs_and_batches_that_were_given_stay(lite0, photos, tmp_path):
+    def chosen(**options):
+        recipe = race_recipe(photos.resized(37), "cpu", SearchConfig(size=32), RaceConfig(**weights, **options))
+        return recipe.epochs, recipe.batch_size
+
+    weights = {"network": LITE0, "weights": str(lite0)}
+    assert chosen() == (300, 16)  # of 24 images, 16 of which train
+    assert chosen(epochs=5) == chosen(train={"epochs": 5}) == (5, 16)
+    assert chosen(train={"batch_size": 4}) == (75, 4)
+    for given, expected in (({}, (150, 9)), ({"epochs": 3}, (3, 9)), ({"batch_size": 6}, (100, 6))):
+        options = {**weights, "train": given, "size": 32, "held_out": 0.2}
+        with set_up(photos, tmp_path / "run", Engine(device="cpu", jobs=1), **options) as setup:
+            assert (setup.recipe.epochs, setup.recipe.batch_size) == expected
 
 
 def test_an_optimiser_has_rates_of_its_own(lite0, photos):

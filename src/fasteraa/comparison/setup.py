@@ -24,6 +24,7 @@ from fasteraa.train.recipe import (
     choose_recipe,
     epochs_words,
     finetune_recipe,
+    finetuned_on,
     image_side,
     interpolation,
     with_settings,
@@ -95,6 +96,8 @@ def set_up(
         if recipe is None:
             recipe = choose_recipe(len(split.train), min(split.train.size), device, network)
             check_network_builds(recipe.network, min(split.train.size), False, "")
+        if finetuning is not None:
+            recipe = finetuned_on(recipe, len(split.train), train or {})
         recipe = check_body(with_settings(recipe, train or {}))
         check_input(recipe, split.train.size, split.train.name)
         ranks.check_alike(_facts(recipe, split))

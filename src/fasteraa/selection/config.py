@@ -105,9 +105,28 @@ def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceCon
     """
     from fasteraa.train.recipe import check_input
 
-    recipe = fine_tuning(config, race) if race.fine_tunes else _from_scratch(data, device, config, race)
+    if race.fine_tunes:
+        recipe = suiting(fine_tuning(config, race), _of_a_fold(len(data)), race)
+    else:
+        recipe = _from_scratch(data, device, config, race)
     check_input(recipe, data.size, data.name)
     return recipe
+
+
+def suiting(recipe: TrainRecipe, images: int, race: RaceConfig) -> TrainRecipe:
+    """A fine-tuning with epochs and batches that suit so many training images, where none are asked for."""
+    from fasteraa.train.recipe import finetuned_on
+
+    if not recipe.fine_tunes:
+        return recipe
+    return finetuned_on(recipe, images, (*race.train, "epochs") if race.epochs else race.train)
+
+
+def _of_a_fold(images: int) -> int:
+    """Training images, where a fold of all is held out."""
+    from fasteraa.methods.task import FOLDS
+
+    return max(images * (FOLDS - 1) // FOLDS, 1)
 
 
 def _from_scratch(data: ImageSet, device: str, config: SearchConfig, race: RaceConfig) -> TrainRecipe:
@@ -152,9 +171,7 @@ def probing(recipe: TrainRecipe) -> TrainRecipe:
 
 def _long_enough(recipe: TrainRecipe, images: int) -> TrainRecipe:
     """Few images make few steps of an epoch: more epochs."""
-    from fasteraa.methods.task import FOLDS
-
-    steps = max(images * (FOLDS - 1) // FOLDS // recipe.batch_size, 1)
+    steps = max(_of_a_fold(images) // recipe.batch_size, 1)
     return replace(recipe, epochs=max(recipe.epochs, _GPU_EPOCHS, math.ceil(_GPU_STEPS / steps)))
 
 

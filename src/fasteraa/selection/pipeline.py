@@ -23,7 +23,7 @@ from fasteraa.methods.task import FOLDS, LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
-from fasteraa.selection.config import RaceConfig, probing, race_recipe
+from fasteraa.selection.config import RaceConfig, probing, race_recipe, suiting
 from fasteraa.selection.finetuning import methods_budget
 from fasteraa.selection.folds import folded, judged_by_validation, raceable, without_training
 from fasteraa.selection.prior import read_prior
@@ -131,6 +131,7 @@ def _judged(
         with EndingRunner(made, math.inf if budget.trainings is None else end) as runner:
             task = _affordable(task, data, runner, budget, settings)
             task = folded(task, data, runner, budget, bool(trains))
+            task = replace(task, recipe=suiting(task.recipe, task.train_images, settings))
             if not decisions.get("setup").get("over"):  # else there is nothing left to train
                 runner.prepare(task.folds)
             task = _tuned(task, runner, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -170,6 +170,24 @@ def finetune_recipe(
         crop_kind="resized",
         order="crop-first",
     )
+
+
+_STEPS = 300  # of a fine-tuning, at least: what results/finetune measured, and the prior of a race
+_FEW_IMAGES = 400  # below, batches of at most 16: else an epoch is a few steps
+_SMALL_BATCH = 16
+
+
+def finetuned_on(recipe: TrainRecipe, images: int, given: Container[str] = ()) -> TrainRecipe:
+    """The fine-tuning with epochs and batches that suit so many training images, but for settings that were `given`.
+
+    Batches are of one size, and what is left over is dropped from an epoch: of few images hardly any.
+    """
+    size = recipe.batch_size
+    if "batch_size" not in given and images < _FEW_IMAGES:
+        size = max(images // math.ceil(images / _SMALL_BATCH), 2)
+    steps = max(images // size, 1)
+    epochs = recipe.epochs if "epochs" in given else max(recipe.epochs, math.ceil(_STEPS / steps))
+    return replace(recipe, batch_size=size, epochs=epochs)
 
 
 _SGD = {"learning_rate": 0.01, "weight_decay": 1e-4}  # what suits it where a network begins with weights
