@@ -251,12 +251,25 @@ def test_the_mean_of_weights_is_what_is_measured(photos):
     start = training.network.classifier.weight.detach().clone()
     set_rates([training], torch.tensor(training.rates_at(10, 3)))
     training.step(*next(training.feed.epoch(0)))
-    expected = (start + training.network.classifier.weight.detach()) / 2
-    assert torch.allclose(training.averaged.classifier.weight, expected)
+    expected = 0.1 * start + 0.9 * training.network.classifier.weight.detach()
+    assert torch.allclose(training.averaged.classifier.weight, expected, atol=1e-6)
     assert training.measure(photos) is not None
     assert training.forward is training.averaged
     trained = train(photos, photos, Policy.named("none"), recipe, device="cpu")
     assert not trained.network.classifier.weight.requires_grad  # the mean is what is kept, too
+
+
+def test_the_mean_of_a_short_training_leaves_its_start_behind(photos):
+    """The share of the past grows from 0.1 to the decay."""
+    recipe = TrainRecipe(network="small", batch_size=8, cutout=0, precision="float32", ema=0.25)
+    training = Training(photos, Policy.named("none"), recipe, 0, CPU)
+    mean = training.averaged.classifier.weight.clone()
+    set_rates([training], torch.tensor(training.rates_at(10, 3)))
+    for share in (1 / 10, 2 / 11, 3 / 12, 0.25, 0.25):
+        training.step(*next(training.feed.epoch(0)))
+        mean = share * mean + (1 - share) * training.network.classifier.weight.detach()
+        assert torch.allclose(training.averaged.classifier.weight, mean, atol=1e-6)
+    assert any(tensor is training.steps_averaged for tensor in training.tensors())  # a captured step undoes its warm-up
 
 
 @pytest.mark.parametrize("settings", [{"mixup": 0.4}, {"cutmix": 1.0}, {"mixup": 0.4, "cutmix": 1.0}])
@@ -282,7 +295,7 @@ def test_fine_tuning_learns_what_scratch_does_not(photos, recipe):
 def test_a_resumed_fine_tuning_ends_with_the_same_weights(photos, recipe, tmp_path):
     from fasteraa.errors import OutOfTime
 
-    recipe = replace(recipe, ema=0.9, epochs=3)
+    recipe = replace(recipe, ema=0.9, epochs=3)  # the decay is still growing
     whole = train(photos, photos, Policy.named("none"), recipe, device="cpu")
     file = tmp_path / "run.pt"
     with pytest.raises(OutOfTime):
