@@ -21,7 +21,7 @@ from fasteraa.methods.op_effects import OpEffects
 from fasteraa.methods.published import PublishedPolicies
 from fasteraa.methods.randaugment import RandAugmentGrid
 from fasteraa.methods.random import RandomSearch
-from fasteraa.methods.task import Task
+from fasteraa.methods.task import FOLDS, Task
 from fasteraa.policy.named import named
 from fasteraa.report.summary import summarise
 from fasteraa.runtime.files import sealed
@@ -29,6 +29,7 @@ from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection import pipeline
 from fasteraa.selection.config import RaceConfig
 from fasteraa.selection.pipeline import propose_and_race
+from fasteraa.selection.schedule import TYPICAL_CANDIDATES, trainings_of_rounds
 from fasteraa.testing.runners import ScriptedRunner, by_key
 from fasteraa.train.job import TrainJob
 from fasteraa.train.runner import Engine, run_jobs
@@ -534,6 +535,16 @@ def test_a_set_that_is_too_large_for_the_time_is_cut(scripted, data):
     told = result.policy.provenance["race"]
     assert (told["images"], told["all_images"]) == (1000, 1500)
     assert "4 epochs of the small network, 1000 of 1500 images" in told["sentence"]
+
+
+def test_images_are_planned_for_the_candidates_that_there_are(scripted):
+    """A method that trains may bring any number: then for the usual one."""
+    counts = []
+    for methods in ([Proposes(*TWO)], [Proposes(*TWO), Trains(most=1)]):
+        scripted.options = {"image_seconds": 300 / 1_800_000}
+        counts.append(run(methods, brightness_classes(8000), race=MINUTES).race.images)
+    trainings = [sum(trainings_of_rounds(count, (1,) * FOLDS)) for count in (2, TYPICAL_CANDIDATES)]
+    assert counts[0] / counts[1] == pytest.approx(trainings[1] / trainings[0], rel=0.01)
 
 
 def test_counted_trainings_have_all_images(scripted):

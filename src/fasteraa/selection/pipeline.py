@@ -30,7 +30,7 @@ from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.race import with_none
 from fasteraa.selection.result import RaceResult, Result, best_guess, chosen_policy
-from fasteraa.selection.schedule import LEAST_CANDIDATES, trainings_of_rounds
+from fasteraa.selection.schedule import LEAST_CANDIDATES, TYPICAL_CANDIDATES, trainings_of_rounds
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
@@ -130,7 +130,9 @@ def _judged(
         # a budget in seconds ends in time by its plan; a number of trainings does not know how long they take
         with EndingRunner(made, math.inf if budget.trainings is None else end) as runner:
             task = _affordable(task, data, runner, budget, settings)
-            task = folded(task, data, runner, budget, bool(trains))
+            known = [each for given in by_name.values() for each in given]  # all, unless a method that trains has more
+            count = TYPICAL_CANDIDATES if trains else len(with_none(known, lambda text: None))
+            task = folded(task, data, runner, budget, bool(trains), count)
             task = replace(task, recipe=suiting(task.recipe, task.train_images, settings))
             if not decisions.get("setup").get("over"):  # else there is nothing left to train
                 runner.prepare(task.folds)
