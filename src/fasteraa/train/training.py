@@ -301,8 +301,9 @@ def _average(averaged: nn.Module, network: nn.Module, decay: float, steps: Tenso
     The decay grows from 0.1 to its value: else the mean of a short training would be where that began.
     """
     share = 1 - ((1 + steps) / (10 + steps)).clamp(max=decay)
-    means = list(averaged.parameters())
-    away = torch._foreach_sub(list(network.parameters()), means)
+    means: list[Tensor] = list(averaged.parameters())
+    weights: list[Tensor] = list(network.parameters())
+    away = list(torch._foreach_sub(weights, means))
     torch._foreach_mul_(away, share)
     torch._foreach_add_(means, away)
     steps += 1
