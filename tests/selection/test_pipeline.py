@@ -207,14 +207,19 @@ def test_a_cpu_without_time_for_fine_tuning_is_judged_by_a_probe(
 
 
 def test_a_fine_tuning_suits_the_images_that_time_allows_for(scripted, tmp_path):
+    class Looks(Trains):
+        def candidates(self, task, budget, runner):
+            self.task = task
+            return []
+
     torch.save({}, tmp_path / "weights.pt")
     scripted.options = {"image_seconds": 0.01}
     weights = {"network": "small", "weights": str(tmp_path / "weights.pt"), "judge": "training"}
-    for given, batch, epochs in (({}, 14, 34), ({"epochs": 7}, 14, 7), ({"train": {"batch_size": 13}}, 13, 30)):
-        race = RaceConfig(minutes=5, **weights, **given)
-        result = run([Proposes(*TWO)], brightness_classes(1200), race=race)
-        assert (result.race.images, result.race.recipe.batch_size) == (200, batch)
-        assert result.race.recipe.epochs == epochs
+    for given, batch, epochs in (({}, 14, 34), ({"epochs": 7}, 14, 7), ({"train": {"batch_size": 32}}, 32, 75)):
+        method, race = Looks(), RaceConfig(minutes=5, **weights, **given)
+        run([Proposes(*TWO), method], brightness_classes(1200), race=race)
+        recipe = method.task.recipe
+        assert (method.task.train_images, recipe.batch_size, recipe.epochs) == (133, batch, epochs)
 
 
 def test_a_training_measured_without_balanced_errors_is_named(scripted):
