@@ -373,12 +373,16 @@ def _load(
     source: Any, config: SearchConfig, race: RaceConfig | None, device: str, data_root: str | Path | None
 ) -> ImageSet:
     """At the size of the search; where a network is fine-tuned, at the size and by the filter that it expects."""
-    if isinstance(source, ImageSet):
-        return source
     recipe = fine_tuning(config, race) if race is not None and race.fine_tunes else None
-    return load(
+    size = as_size(config.size if recipe is None else image_side(recipe))
+    if isinstance(source, ImageSet):
+        size = size or source.size
+        changed = config.subset, config.classes, config.held_out, config.window, race is not None and race.group_by
+        if size == source.size and not any(changed):
+            return source
+    data = load(
         source,
-        size=config.size if recipe is None else image_side(recipe),
+        size=size,
         interpolation="bilinear" if recipe is None else interpolation(recipe),
         largest=CPU_SIDE if find_device(device).type == "cpu" else None,
         subset=config.subset,
@@ -392,6 +396,7 @@ def _load(
         ignore_index=config.ignore_index,
         window=config.window,
     )
+    return replace(data, window=source.window) if isinstance(source, ImageSet) else data
 
 
 def _validation(
@@ -400,7 +405,9 @@ def _validation(
     if race is None or not race.validation:
         return None
     filter_ = interpolation(fine_tuning(config, race)) if race.fine_tunes else "bilinear"
-    return load_validation(source, race.validation, data, data_root=data_root, interpolation=filter_)
+    return load_validation(
+        source, race.validation, data, data_root=data_root, interpolation=filter_, group_by=race.group_by
+    )
 
 
 def _says_how_to_continue(folder: RunFolder | None, how: str = "add resume=True") -> AbstractContextManager[None]:

@@ -202,7 +202,7 @@ def test_a_run_that_diverges_is_named_and_the_others_are_kept(fasteraa, source, 
         assert code == 2
         assert error == (
             "fasteraa: these runs diverged, the table is of the others: uniform, seed 1 (the training loss was not "
-            "finite in epoch 1); try a larger --batch-size\n"
+            "finite in epoch 1); lower the learning rate (--lr)\n"
         )
     assert "4 of 4 runs are there already" in text
     told = "Diverged, and in no mean: uniform, seed 1 (the training loss was not finite in epoch 1)."
@@ -212,6 +212,7 @@ def test_a_run_that_diverges_is_named_and_the_others_are_kept(fasteraa, source, 
     code, text, error = fasteraa("evaluate", source, "-p", "uniform", "--seed", 1, "--out", out, *QUICK)
     assert (code, error.count("\n")) == (2, 1)
     assert "uniform, seed 1: the training loss was not finite" in error
+    assert error.endswith("; lower the learning rate (--lr)\n")
 
 
 def test_a_time_limit_writes_the_table_from_what_is_there(fasteraa, source, tmp_path):

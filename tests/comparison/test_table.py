@@ -9,6 +9,7 @@ from PIL import Image
 from fasteraa.comparison.contenders import Contender, jobs_of, parse_contenders
 from fasteraa.comparison.table import has_seen, tabulate
 from fasteraa.data import load
+from fasteraa.data.load import load_validation
 from fasteraa.policy.named import named
 from fasteraa.report.comparison import publish, read_comparison
 from fasteraa.testing.runners import ScriptedRunner
@@ -151,6 +152,27 @@ def test_the_same_images_are_known_under_another_name(tmp_path):
     split = open_split(photos)
     (photos / "val").rename(tmp_path / "elsewhere")
     assert has_seen(found_on(tmp_path / "elsewhere", 8), split)
+
+
+def test_images_that_chose_the_policy_have_been_seen(tmp_path):
+    """A race took them as its validation images, at whatever size."""
+    photos = photographs(tmp_path / "photos", "train/ants", "train/bees", "val/ants", "val/bees")
+    others = photographs(tmp_path / "others", "ants", "bees")
+    by_split, by_folder = open_split(photos), open_split(photos, validation=str(others))
+    for size in (4, 8):
+        for judge, seen in (("val", by_split), (str(others), by_folder)):
+            validation = load_validation(
+                photos, judge, load(photos, size=size), data_root=None, interpolation="bilinear"
+            )
+            policy = replace(named("uniform"), provenance={"race": {"validation": validation.about()}})
+            found = Contender("found", (policy,))
+            assert [has_seen(found, each) for each in (by_split, by_folder)] == [seen is by_split, seen is by_folder]
+            assert not has_seen(found, open_split(photos, held_out=0.2))
+    assert has_seen(found_on(others, 4), by_folder)
+    assert not has_seen(found_on(photos / "val", 4), by_folder)
+    for damaged in ([], {"validation": 1}, {"validation": {}}):
+        policy = replace(named("uniform"), provenance={"race": damaged})
+        assert not has_seen(Contender("found", (policy,)), by_split)
 
 
 def test_images_that_were_left_out_by_another_seed_have_been_seen(tmp_path):

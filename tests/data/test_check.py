@@ -138,6 +138,7 @@ def test_folders_beside_the_splits_are_named(grow):
     assert report.aside == ("masks_old", "notes", "val")
     assert report.total == 5
     assert "left aside, beside the splits: masks_old, notes, val" in report.lines()
+    assert report.to_dict()["aside"] == ["masks_old", "notes", "val"]
     assert check(root / "train").aside == ()
 
 

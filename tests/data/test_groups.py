@@ -1,6 +1,8 @@
 """Groups of images are never split between training and held-out images."""
 
 import csv
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from PIL import Image
 
 from fasteraa.data import load
 from fasteraa.data.groups import group_cut, group_folds
+from fasteraa.data.large import reporting
 from fasteraa.data.load import load_validation
 from fasteraa.errors import ConfigError, DataError
 from fasteraa.train.split import fold_splits, open_split
@@ -119,6 +122,32 @@ def test_validation_images_measure(scans):
     Image.new("RGB", (8, 8)).save(whole / "val" / "odd" / "1.png")
     with pytest.raises(DataError, match="the validation images have classes that the training images lack: odd"):
         open_split(whole / "train", validation=str(whole / "val"))
+
+
+def test_groups_on_both_sides_are_refused_where_they_judge_and_told_where_they_test(scans):
+    """By their names: numbers of groups begin anew in every split."""
+    whole, said = scans / "scans", []
+    by_name = {"data_root": None, "interpolation": "bilinear", "group_by": PATIENT}
+    assert len(load_validation(whole, "val", load(whole), **by_name)) == 13
+    with reporting(said.append):
+        open_split(whole, group_by=PATIENT)
+    assert said == []
+    shutil.copy(whole / "train" / "well" / "p4_0.png", whole / "val" / "well" / "p4_9.png")
+    words = r"1 of them, such as 'p4', has images among the training images and among scans/val"
+    with pytest.raises(DataError, match=words + ": move the images of each to one side"):
+        open_split(whole, validation="val", group_by=PATIENT)
+    with pytest.raises(DataError, match=words):
+        load_validation(whole, "val", load(whole), **by_name)
+    with reporting(said.append):
+        open_split(whole, group_by=PATIENT)
+        open_split(whole)
+        open_split(whole, group_by=PATIENT, held_out=0.2)
+    (line,) = said
+    assert re.search(words + ", which flatters all policies", line)
+    (whole / "val" / "well" / "p4_9.png").rename(whole / "val" / "well" / "nobody.png")
+    with reporting(said.append):
+        open_split(whole, group_by=PATIENT, validation="val")
+    assert "whether groups lie on both sides is not known" in said[1]
 
 
 def test_images_that_train_do_not_judge(scans, monkeypatch):

@@ -349,6 +349,8 @@ def test_check_says_what_the_masks_hold(masked):
     assert found[255].share == pytest.approx(0.25 / 6)
     assert found[255].images == 1
     assert sum(each.share for each in report.in_masks) == pytest.approx(1)
+    told = {each["number"]: each for each in report.to_dict()["in_masks"]}
+    assert {number: each["images"] for number, each in told.items()} == {n: each.images for n, each in found.items()}
     lines = report.lines()
     assert lines[0] == "scenes: 6 images, 4 classes, 0 broken"
     assert "task: semantic segmentation, by masks that hold" in lines

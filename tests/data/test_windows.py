@@ -1,10 +1,13 @@
 """Images of more than 8 bits are scaled by the range of the data set, or by a window that is given."""
 
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from fasteraa.data import load
+from fasteraa.data.check import check
 from fasteraa.errors import ConfigError, DataError
 
 
@@ -25,6 +28,12 @@ def test_levels_are_scaled_by_the_range_of_all_images(scans):
     assert (int(data.images.min()), int(data.images.max())) == (0, 255)
     assert len(data.images.unique()) > 200  # of 1,000 levels, not of 5
     assert data.images[data.labels == 0].max() < 140  # one scale for all: images do not get one each
+
+
+def test_a_check_tells_the_levels_in_json_too(scans):
+    told = json.loads(json.dumps(check(scans).to_dict()))
+    assert told["deep"] == {"images": 4, "levels": [100, 1099], "most": [100, 1099], "window": [100, 1099]}
+    assert check().to_dict()["deep"] is None
 
 
 def test_a_window_that_is_given(scans):

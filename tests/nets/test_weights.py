@@ -69,6 +69,25 @@ def test_an_old_file_is_held_to_the_same(tmp_path):
         read_weights(file)
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_damaged_file_is_not_called_one_of_other_objects(is_new, tmp_path):
+    good, bad = tmp_path / "good.pth", tmp_path / "bad.pth"
+    torch.save({"a": torch.ones(3)}, good, _use_new_zipfile_serialization=is_new)
+    if is_new:
+        with zipfile.ZipFile(good) as archive, zipfile.ZipFile(bad, "w") as damaged:
+            for name in archive.namelist():
+                damaged.writestr(name, b"\xff" * 20 if name.endswith("data.pkl") else archive.read(name))
+    else:
+        content = bytearray(good.read_bytes())
+        content[17] = 255  # in its second pickle
+        bad.write_bytes(content)
+    with pytest.raises(ConfigError, match="could not be read: the file is damaged"):
+        read_weights(bad)
+    torch.save({"a": Bomb()}, good, _use_new_zipfile_serialization=is_new)
+    with pytest.raises(ConfigError, match="hold other objects than tensors"):
+        read_weights(good)
+
+
 @pytest.mark.parametrize("name", ["levit_128s", "deit_tiny_distilled_patch16_224"])
 def test_heads_with_a_norm_and_heads_that_are_two_are_replaced(name, tmp_path):
     timm = pytest.importorskip("timm")
@@ -102,6 +121,14 @@ def test_weights_of_another_network_are_named(lite0, tmp_path):
     torch.save(tensors, short)
     with pytest.raises(ConfigError, match=r"have another shape: conv_stem\.weight"):
         build(LITE0, 3, 64, weights=short)
+
+
+def test_counts_of_batches_alone_may_be_missing(lite0, tmp_path):
+    tensors = {name: each for name, each in read_weights(lite0).items() if not name.endswith("num_batches_tracked")}
+    assert len(tensors) < len(read_weights(lite0))
+    torch.save(tensors, tmp_path / "w.pth")
+    network = build(LITE0, 3, 64, weights=tmp_path / "w.pth")
+    assert torch.equal(network.body.state_dict()["bn1.running_mean"], tensors["bn1.running_mean"])
 
 
 class Bomb:

@@ -21,7 +21,7 @@ from fasteraa.methods.op_effects import OpEffects
 from fasteraa.methods.published import PublishedPolicies
 from fasteraa.methods.randaugment import RandAugmentGrid
 from fasteraa.methods.random import RandomSearch
-from fasteraa.methods.task import Task
+from fasteraa.methods.task import FOLDS, Task
 from fasteraa.policy.named import named
 from fasteraa.report.summary import summarise
 from fasteraa.runtime.files import sealed
@@ -29,6 +29,7 @@ from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection import pipeline
 from fasteraa.selection.config import RaceConfig
 from fasteraa.selection.pipeline import propose_and_race
+from fasteraa.selection.schedule import TYPICAL_CANDIDATES, trainings_of_rounds
 from fasteraa.testing.runners import ScriptedRunner, by_key
 from fasteraa.train.job import TrainJob
 from fasteraa.train.runner import Engine, run_jobs
@@ -168,6 +169,8 @@ def test_validation_images_judge_in_the_race_and_not_for_methods(scripted):
     assert {len(job.split.train) for job in raced} == {40}
     assert len({job.seed for job in raced}) > 1  # several rounds, of one split
     assert result.race.folds == 1
+    about = {"name": judge.name, "images": 24, "fingerprint": judge.fingerprint}
+    assert result.policy.provenance["race"]["validation"] == about
 
 
 @pytest.mark.parametrize(("metric", "chosen"), [("error", "none"), ("balanced-error", "inverted"), ("loss", "uniform")])
@@ -201,6 +204,22 @@ def test_a_cpu_without_time_for_fine_tuning_is_judged_by_a_probe(
     assert {job.recipe.freeze for job in runner.trained} == {probed}
     assert {job.recipe.copies for job in runner.trained} == {4 if probed else 0}
     assert any("A linear probe on features" in line for line in said) == probed
+
+
+def test_a_fine_tuning_suits_the_images_that_time_allows_for(scripted, tmp_path):
+    class Looks(Trains):
+        def candidates(self, task, budget, runner):
+            self.task = task
+            return []
+
+    torch.save({}, tmp_path / "weights.pt")
+    scripted.options = {"image_seconds": 0.01}
+    weights = {"network": "small", "weights": str(tmp_path / "weights.pt"), "judge": "training"}
+    for given, batch, epochs in (({}, 14, 34), ({"epochs": 7}, 14, 7), ({"train": {"batch_size": 32}}, 32, 75)):
+        method, race = Looks(), RaceConfig(minutes=5, **weights, **given)
+        run([Proposes(*TWO), method], brightness_classes(1200), race=race)
+        recipe = method.task.recipe
+        assert (method.task.train_images, recipe.batch_size, recipe.epochs) == (133, batch, epochs)
 
 
 def test_a_training_measured_without_balanced_errors_is_named(scripted):
@@ -521,6 +540,16 @@ def test_a_set_that_is_too_large_for_the_time_is_cut(scripted, data):
     told = result.policy.provenance["race"]
     assert (told["images"], told["all_images"]) == (1000, 1500)
     assert "4 epochs of the small network, 1000 of 1500 images" in told["sentence"]
+
+
+def test_images_are_planned_for_the_candidates_that_there_are(scripted):
+    """A method that trains may bring any number: then for the usual one."""
+    counts = []
+    for methods in ([Proposes(*TWO)], [Proposes(*TWO), Trains(most=1)]):
+        scripted.options = {"image_seconds": 300 / 1_800_000}
+        counts.append(run(methods, brightness_classes(8000), race=MINUTES).race.images)
+    trainings = [sum(trainings_of_rounds(count, (1,) * FOLDS)) for count in (2, TYPICAL_CANDIDATES)]
+    assert counts[0] / counts[1] == pytest.approx(trainings[1] / trainings[0], rel=0.01)
 
 
 def test_counted_trainings_have_all_images(scripted):

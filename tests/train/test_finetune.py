@@ -2,18 +2,31 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 import fasteraa
+from fasteraa.api import _load
+from fasteraa.comparison.setup import set_up
 from fasteraa.data import ImageSet
-from fasteraa.errors import ConfigError
+from fasteraa.errors import ConfigError, DataError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.policy import Policy
-from fasteraa.selection.config import RaceConfig, fine_tuning
+from fasteraa.selection.config import RaceConfig, fine_tuning, race_recipe, settings_text
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
 from fasteraa.train.group import set_rates
-from fasteraa.train.recipe import TrainRecipe, check_body, finetune_recipe, image_side, interpolation, with_settings
+from fasteraa.train.recipe import (
+    TrainRecipe,
+    check_body,
+    finetune_recipe,
+    finetuned_on,
+    image_side,
+    interpolation,
+    with_settings,
+)
+from fasteraa.train.runner import Engine
+from fasteraa.train.split import open_split
 from fasteraa.train.trainer import train
 from fasteraa.train.training import Training
 
@@ -48,7 +61,33 @@ def test_what_a_recipe_of_fine_tuning_is(lite0):
     assert interpolation(TrainRecipe()) == "bilinear"
 
 
-def test_sgd_fine_tunes_by_rates_of_its_own(lite0):
+@pytest.mark.parametrize(
+    ("images", "batch", "epochs"),
+    [(66, 13, 60), (10, 10, 300), (17, 8, 150), (399, 15, 20), (400, 32, 25), (6000, 32, 20)],
+)
+def test_few_images_are_fine_tuned_on_for_as_many_steps(lite0, images, batch, epochs):
+    recipe = finetuned_on(finetune_recipe(LITE0, weights=str(lite0)), images)
+    assert (recipe.batch_size, recipe.epochs) == (batch, epochs)
+    assert recipe.epochs * (images // batch) >= 300
+    assert images - images // batch * batch <= 0.08 * images
+
+
+def test_epochs_and_batches_that_were_given_stay(lite0, photos, tmp_path):
+    def chosen(**options):
+        recipe = race_recipe(photos.resized(37), "cpu", SearchConfig(size=32), RaceConfig(**weights, **options))
+        return recipe.epochs, recipe.batch_size
+
+    weights = {"network": LITE0, "weights": str(lite0)}
+    assert chosen() == (300, 16)  # of 24 images, 16 of which train
+    assert chosen(epochs=5) == chosen(train={"epochs": 5}) == (5, 16)
+    assert chosen(train={"batch_size": 4}) == (75, 4)
+    for given, expected in (({}, (150, 9)), ({"epochs": 3}, (3, 9)), ({"batch_size": 6}, (100, 6))):
+        options = {**weights, "train": given, "size": 32, "held_out": 0.2}
+        with set_up(photos, tmp_path / "run", Engine(device="cpu", jobs=1), **options) as setup:
+            assert (setup.recipe.epochs, setup.recipe.batch_size) == expected
+
+
+def test_an_optimiser_has_rates_of_its_own(lite0, photos):
     """What was given stays; so does what trains from scratch."""
 
     def rates(recipe, **settings):
@@ -60,11 +99,29 @@ def test_sgd_fine_tunes_by_rates_of_its_own(lite0):
     assert rates(recipe, optimizer="sgd", learning_rate=0.5) == (0.5, 1e-4)
     assert rates(recipe, optimizer="adamw", mixup=0.1) == rates(recipe) == (2e-3, 0.05)
     assert rates(TrainRecipe(optimizer="adamw"), optimizer="sgd") == (0.1, 2e-4)
+    assert rates(TrainRecipe(), optimizer="adamw") == (1e-3, 0.05)
+    assert rates(TrainRecipe(), optimizer="adamw", learning_rate=0.5) == (0.5, 0.05)
     race = RaceConfig(network=LITE0, weights=str(lite0), train={"optimizer": "sgd", "weight_decay": 0.0})
     raced = fine_tuning(SearchConfig(size=32), race)
     assert (raced.learning_rate, raced.weight_decay, raced.momentum) == (0.01, 0.0, 0.9)
+    scratch = race_recipe(photos, "cpu", SearchConfig(), RaceConfig(train={"optimizer": "adamw"}))
+    assert (scratch.learning_rate, scratch.weight_decay) == (1e-3, 0.05)
     with pytest.raises(ConfigError, match="lion"):
         with_settings(recipe, {"optimizer": "lion"})
+
+
+def test_weights_are_no_single_setting(lite0, photos, tmp_path):
+    """They would be trained by the recipe of another training."""
+    for settings, words in (
+        ({"pretrained": True}, "pretrained cannot be set alone, got True: .* which --pretrained brings along"),
+        ({"weights": "w.pt"}, "weights cannot be set alone, got 'w.pt': .* which --weights FILE brings along"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            RaceConfig(network=LITE0, train=settings)
+        with pytest.raises(ConfigError, match=words):
+            fasteraa.compare(photos, "none", out=tmp_path / "run", network=LITE0, train=settings)
+    assert with_settings(TrainRecipe(pretrained=True), {"pretrained": True}).pretrained
+    assert "pretrained" not in settings_text(SearchConfig(), RaceConfig(), [], explain=True).partition("[train]")[2]
 
 
 def test_keys_of_recipes_from_before_stay_as_they_were(lite0, tmp_path):
@@ -103,6 +160,45 @@ def test_batches_have_the_size_of_the_input_and_crop_comes_before_the_policy(pho
     first = DeviceFeed(photos, Policy.named("trivialaugment-wide"), replace(recipe, order="policy-first"), 0, CPU)
     list(first.epoch(0))
     assert set(seen) == {(37, 37)}
+
+
+def test_images_in_memory_are_scaled_as_files_are(photos, lite0):
+    """To the side that the input is cut from; and without weights to the size that is asked for."""
+    race = RaceConfig(network=LITE0, weights=str(lite0))
+    fine_tuned = _load(photos, SearchConfig(size=64), race, "cpu", None)
+    assert (fine_tuned.size, fine_tuned.name) == ((74, 74), "patterns")
+    assert _load(photos, SearchConfig(size=16, subset=8), None, "cpu", None).images.shape == (8, 3, 16, 16)
+    assert _load(photos, SearchConfig(classes=2), None, "cpu", None).size == (37, 37)
+    assert _load(photos, SearchConfig(), None, "cpu", None) is photos
+    with pytest.raises(DataError, match="patterns holds images in memory: load them with groups"):
+        _load(photos, SearchConfig(), RaceConfig(group_by="patient"), "cpu", None)
+    with pytest.raises(DataError, match="patterns holds images in memory: load them with groups"):
+        open_split(photos, held_out=0.2, group_by="patient")
+
+
+def test_a_share_of_images_in_memory_keeps_their_groups_whole(photos):
+    split = open_split(replace(photos, groups=np.arange(24) // 4), held_out=0.3)
+    assert not set(split.train.groups) & set(split.held_out.groups)
+
+
+def test_images_follow_the_input_size_of_the_recipe_that_trains(photos, lite0, tmp_path):
+    options = {"network": LITE0, "weights": str(lite0), "train": {"input_size": 48, "epochs": 1}}
+    with set_up(photos, tmp_path / "run", Engine(device="cpu", jobs=1), **options) as setup:
+        assert setup.split.train.size == setup.split.held_out.size == (55, 55)
+
+
+def test_images_smaller_than_the_input_are_refused(photos, tmp_path):
+    """They would be enlarged in training alone."""
+    recipe = TrainRecipe(network="small", input_size=40, epochs=1)
+    words = r"input is 40 pixels \(input_size\), the images of patterns have 37x37: load them at 40 \(--size 40"
+    with pytest.raises(ConfigError, match=words):
+        Training(photos, Policy.named("none"), recipe, 0, CPU)
+    with pytest.raises(ConfigError, match=words):
+        Training(photos.resized(40), Policy.named("none"), recipe, 0, CPU).measure(photos)
+    with pytest.raises(ConfigError, match="images of patterns have 32x32"):
+        fasteraa.compare(photos, "none", out=tmp_path / "run", recipe=recipe, size=32)
+    with pytest.raises(ConfigError, match=words):
+        race_recipe(photos, "cpu", SearchConfig(), RaceConfig(train={"input_size": 40}))
 
 
 def test_the_centre_is_what_is_measured():
@@ -155,12 +251,25 @@ def test_the_mean_of_weights_is_what_is_measured(photos):
     start = training.network.classifier.weight.detach().clone()
     set_rates([training], torch.tensor(training.rates_at(10, 3)))
     training.step(*next(training.feed.epoch(0)))
-    expected = (start + training.network.classifier.weight.detach()) / 2
-    assert torch.allclose(training.averaged.classifier.weight, expected)
+    expected = 0.1 * start + 0.9 * training.network.classifier.weight.detach()
+    assert torch.allclose(training.averaged.classifier.weight, expected, atol=1e-6)
     assert training.measure(photos) is not None
     assert training.forward is training.averaged
     trained = train(photos, photos, Policy.named("none"), recipe, device="cpu")
     assert not trained.network.classifier.weight.requires_grad  # the mean is what is kept, too
+
+
+def test_the_mean_of_a_short_training_leaves_its_start_behind(photos):
+    """The share of the past grows from 0.1 to the decay."""
+    recipe = TrainRecipe(network="small", batch_size=8, cutout=0, precision="float32", ema=0.25)
+    training = Training(photos, Policy.named("none"), recipe, 0, CPU)
+    mean = training.averaged.classifier.weight.clone()
+    set_rates([training], torch.tensor(training.rates_at(10, 3)))
+    for share in (1 / 10, 2 / 11, 3 / 12, 0.25, 0.25):
+        training.step(*next(training.feed.epoch(0)))
+        mean = share * mean + (1 - share) * training.network.classifier.weight.detach()
+        assert torch.allclose(training.averaged.classifier.weight, mean, atol=1e-6)
+    assert any(tensor is training.steps_averaged for tensor in training.tensors())  # a captured step undoes its warm-up
 
 
 @pytest.mark.parametrize("settings", [{"mixup": 0.4}, {"cutmix": 1.0}, {"mixup": 0.4, "cutmix": 1.0}])
@@ -186,7 +295,7 @@ def test_fine_tuning_learns_what_scratch_does_not(photos, recipe):
 def test_a_resumed_fine_tuning_ends_with_the_same_weights(photos, recipe, tmp_path):
     from fasteraa.errors import OutOfTime
 
-    recipe = replace(recipe, ema=0.9, epochs=3)
+    recipe = replace(recipe, ema=0.9, epochs=3)  # the decay is still growing
     whole = train(photos, photos, Policy.named("none"), recipe, device="cpu")
     file = tmp_path / "run.pt"
     with pytest.raises(OutOfTime):

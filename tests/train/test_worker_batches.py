@@ -152,6 +152,25 @@ def test_fine_tuning_crops_to_the_input_before_the_policy(folder, tiny):
     assert torch.equal(measured, load(folder, split="val", size=16).images[:, :, 2:14, 2:14])  # the centre
 
 
+@pytest.mark.parametrize(("order", "seen"), [("policy-first", 16), ("crop-first", 12)])
+def test_files_and_memory_are_cut_to_the_input_in_the_same_order(folder, tiny, order, seen):
+    """Zeros of the padded crop come after the policy, which inverts them where it is the last."""
+    recipe = replace(tiny, batch_size=8, order=order, input_size=12)
+    feeds = feed_of(folder, recipe), DeviceFeed(load(folder, size=16), named("none"), recipe, 0, CPU)
+    one, other = ({bytes(image.numpy()) for image in whole_epoch(feed)[0]} for feed in feeds)
+    assert one == other
+    policy = Policy((SubPolicy(((Choice("invert"),), (Choice("sample_pairing", 0.2, 0.5),))),), "inverts")
+    padded = replace(recipe, crop=0.5)
+    feed = feed_of(folder, padded, policy)
+    sizes, whole = [], feed.images.policy
+    feed.images.policy = lambda image: sizes.append(image.size) or whole(image)
+    feed.images.policy.set_epoch = whole.set_epoch
+    for images, _ in (whole_epoch(feed), whole_epoch(DeviceFeed(load(folder, size=16), policy, padded, 0, CPU))):
+        assert images.shape == (24, 3, 12, 12)
+        assert bool((images == 0).any()) == (order == "policy-first")
+    assert set(sizes) == {(seen, seen)}
+
+
 def test_normalisation_is_that_of_the_decoded_images(folder, tiny):
     listed_feed = feed_of(folder, tiny)
     decoded = DeviceFeed(load(folder, size=16), named("none"), tiny, 0, CPU)

@@ -171,7 +171,7 @@ def compare_command(
     if comparison.diverged:
         raise RunError(
             f"these runs diverged, the table is of the others: {'; '.join(comparison.diverged)}; "
-            "try a larger --batch-size"
+            "lower the learning rate (--lr)"
         )
 
 

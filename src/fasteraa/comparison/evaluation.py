@@ -66,5 +66,5 @@ def run_evaluation(
         else:
             outcome = setup.train_along()
     if outcome.failed:
-        raise RunError(f"{job}: {outcome.failed}; try a larger --batch-size")
+        raise RunError(f"{job}: {outcome.failed}; lower the learning rate (--lr)")
     return Evaluation(job, outcome, has_seen(contenders[0], setup.split))

@@ -19,10 +19,12 @@ from fasteraa.runtime.ranks import ALONE, Ranks, launched, open_ranks, rank_devi
 from fasteraa.train.recipe import (
     TrainRecipe,
     check_body,
+    check_input,
     check_network,
     choose_recipe,
     epochs_words,
     finetune_recipe,
+    finetuned_on,
     image_side,
     interpolation,
     with_settings,
@@ -87,14 +89,17 @@ def set_up(
     with open_ranks(find_device(device)) as ranks, _runner(trainer, cache, command, ranks, device) as runner:
         if ranks.joined:
             tell(f"{ranks.words()} share every batch of each training")
-        finetuning, data = open_finetuning(network, pretrained, weights, data)
+        finetuning, data = open_finetuning(network, pretrained, weights, train or {}, data)
         recipe = finetuning or recipe
         largest = CPU_SIDE if find_device(device).type == "cpu" else None  # as a search has it
         split = open_split(source, folder=folder, large=HELD, **{"largest": largest, **data})
         if recipe is None:
             recipe = choose_recipe(len(split.train), min(split.train.size), device, network)
             check_network_builds(recipe.network, min(split.train.size), False, "")
+        if finetuning is not None:
+            recipe = finetuned_on(recipe, len(split.train), train or {})
         recipe = check_body(with_settings(recipe, train or {}))
+        check_input(recipe, split.train.size, split.train.name)
         ranks.check_alike(_facts(recipe, split))
         ranks.check_shares(min(recipe.batch_size, len(split.train)), recipe.accumulate)
         if ranks.is_first:
@@ -141,11 +146,12 @@ def check_network_builds(network: str, size: int | None, pretrained: bool, weigh
 
 
 def open_finetuning(
-    network: str, pretrained: bool, weights: str, data: Mapping[str, Any]
+    network: str, pretrained: bool, weights: str, train: Mapping[str, Any], data: Mapping[str, Any]
 ) -> tuple[TrainRecipe | None, dict[str, Any]]:
     """The recipe that begins with weights and how its images are read; None and the same where none are asked for."""
     if not (pretrained or weights):
         return None, dict(data)
     recipe = finetune_recipe(network, pretrained=pretrained, weights=weights, side=data.get("size"))
+    recipe = with_settings(recipe, train)
     check_network_builds(network, recipe.input_size or None, pretrained, weights)
     return recipe, {**data, "size": image_side(recipe), "interpolation": interpolation(recipe)}

@@ -123,15 +123,25 @@ def has_seen(contender: Contender, split: Split) -> bool:
 def _saw(provenance: Mapping[str, Any], split: Split) -> bool:
     """A search takes all images of its split unless it left out what is held out here."""
     data, config = provenance.get("data"), provenance.get("config")
+    if _chosen_on(provenance.get("race"), split):
+        return True
     if not isinstance(data, Mapping):
         return False
     if data.get("fingerprint") in (split.train.fingerprint, split.held_out.fingerprint):
         return bool(data["fingerprint"] == split.held_out.fingerprint)
-    whole, part = whole_and_split(split.train.name)
-    if whole_and_split(str(data.get("name"))) != (whole, part if split.share else split.measured_on):
+    if whole_and_split(str(data.get("name"))) != split.measured:
         return False
     left_out = config.get("held_out", 0.0) if isinstance(config, Mapping) else 0.0
     return not isinstance(left_out, int | float) or not split.share or split.seed != 0 or left_out < split.share
+
+
+def _chosen_on(race: Any, split: Split) -> bool:
+    """Whether the validation images of a race are those that errors are measured on."""
+    validation = race.get("validation") if isinstance(race, Mapping) else None
+    if not isinstance(validation, Mapping):
+        return False
+    same = validation.get("fingerprint") == split.held_out.fingerprint
+    return same or whole_and_split(str(validation.get("name"))) == split.measured
 
 
 def is_yardstick(name: str, label: str, hashes: Sequence[str]) -> bool:

@@ -151,8 +151,8 @@ def open_image_set(images: ImageSet) -> Source:
         masked = partial(masked_listing, pixels, images.masks, images.name, images.classes)
         return Source(images.name, {"train": masked})
     numbers = images.labels.numpy()
-    listing = partial(array_listing, pixels, numbers, images.classes, images.name, declared=True)
-    return Source(images.name, {"train": listing})
+    listing = array_listing(pixels, numbers, images.classes, images.name, declared=True)
+    return Source(images.name, {"train": lambda: replace(listing, groups=images.groups)})
 
 
 def is_masks(value: Any) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -171,10 +171,13 @@ class CheckReport:
             "splits": {split.split: dict(split.per_class) for split in self.splits},
             "sizes": [{"height": h, "width": w, "images": count} for (h, w), count in self.sizes],
             "modes": dict(self.modes),
+            "in_masks": [asdict(each) for each in self.in_masks],
+            "deep": None if self.deep is None else asdict(self.deep),
             "default_size": list(self.default_size),
             "duplicates": [[image.path for image in group.images] for group in self.duplicates],
             "broken": [{"path": item.path, "reason": item.reason} for item in self.broken],
             "ignored": self.ignored,
+            "aside": list(self.aside),
             "notes": list(self.notes),
             "refusals": list(self.refusals),
         }

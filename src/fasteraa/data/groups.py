@@ -22,8 +22,7 @@ from fasteraa.runtime.documents import cut, quoted
 
 def grouped(listing: Listing, by: str, name: str) -> Listing:
     """The listing with the group of each image; `by` names a column of its manifest or is a pattern."""
-    values = listing.column(by) if listing.column is not None else None
-    _, numbers = np.unique(_matches(listing, by, name) if values is None else values, return_inverse=True)
+    _, numbers = np.unique(group_names(listing, by, name), return_inverse=True)
     if (count := int(numbers.max(initial=0)) + 1) < 2:
         raise DataError(
             f"all {len(listing)} images of {name} are of one group by {quoted(by)}: nothing can be held out"
@@ -31,6 +30,12 @@ def grouped(listing: Listing, by: str, name: str) -> Listing:
     if count == len(listing):
         raise DataError(f"every image of {name} is a group of its own by {quoted(by)}: leave it out, or correct it")
     return replace(listing, groups=numbers.astype(np.int64))
+
+
+def group_names(listing: Listing, by: str, name: str) -> Sequence[str]:
+    """The group of each image, as its column or its file name has it."""
+    values = listing.column(by) if listing.column is not None else None
+    return _matches(listing, by, name) if values is None else values
 
 
 def _matches(listing: Listing, by: str, name: str) -> Sequence[str]:

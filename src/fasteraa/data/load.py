@@ -13,9 +13,9 @@ import numpy as np
 
 from fasteraa.data import stratify
 from fasteraa.data.decode import Look, Window
-from fasteraa.data.groups import group_cut, grouped
+from fasteraa.data.groups import group_cut, group_names, grouped
 from fasteraa.data.image_set import ImageSet
-from fasteraa.data.large import subset_to_hold, tell_subset
+from fasteraa.data.large import subset_to_hold, tell, tell_subset
 from fasteraa.data.masks import IGNORED
 from fasteraa.data.materialize import LoadOptions, can_hold, gather, tell_enlarged
 from fasteraa.data.parallel import Progress
@@ -89,8 +89,7 @@ def load(
     look = Look(_background(background), exif, interpolation, check_window(window))
     opened = open_source(source, data_root, download)
     listing = opened.listing(split)
-    if group_by:
-        listing = grouped(listing, group_by, opened.name)
+    listing = with_groups(source, listing, group_by, opened.name)
     if held_out:
         listing, _ = hold_out(listing, opened.name, held_out)
     listing = restrict(listing, classes, seed)
@@ -109,12 +108,55 @@ def load(
     return images
 
 
+def with_groups(source: Any, listing: Listing, group_by: str, name: str) -> Listing:
+    """The listing with the group of each image, where that is asked for; an ImageSet keeps those of its own."""
+    if not group_by:
+        return listing
+    if isinstance(source, ImageSet):
+        raise DataError(
+            f"group_by is a column of a manifest or a pattern on file names, and {name} holds images in memory: load "
+            f"them with groups, fasteraa.data.load(..., group_by={quoted(group_by)}), and leave it out here"
+        )
+    return grouped(listing, group_by, name)
+
+
+def check_groups_apart(
+    train: Listing, name: str, other: Listing, what: str, group_by: str, *, refuse: bool = False
+) -> None:
+    """A group with images on both sides flatters every policy: tell, or `refuse`, where these images were asked for."""
+    if not group_by:
+        return
+    try:
+        shared = set(group_names(train, group_by, name)).intersection(group_names(other, group_by, what))
+    except DataError as error:  # another source, without such a column or such names
+        tell(f"whether groups lie on both sides is not known: {error}")
+        return
+    if not shared:
+        return
+    words = (
+        f"groups by {quoted(group_by)} must not be split, but {len(shared)} of them, such as {quoted(min(shared))}, "
+        f"{'has' if len(shared) == 1 else 'have'} images among the training images and among {what}"
+    )
+    held_out = "a part of the training images keeps them whole"
+    if refuse:
+        raise DataError(f"{words}: move the images of each to one side, or leave --validation out ({held_out})")
+    tell(f"{words}, which flatters all policies: --held-out 0.2 measures elsewhere ({held_out})")
+
+
 def load_validation(
-    source: Any, validation: str, like: ImageSet, *, data_root: str | os.PathLike[str] | None, interpolation: str
+    source: Any,
+    validation: str,
+    like: ImageSet,
+    *,
+    data_root: str | os.PathLike[str] | None,
+    interpolation: str,
+    group_by: str = "",
 ) -> ImageSet:
     """The images that judge, at the size and with the classes of those that train."""
     opened = open_source(source, data_root)
     listing, name = validation_listing(source, opened, validation, like.classes, data_root)
+    if group_by:
+        check_groups_apart(opened.listing("train"), opened.name, listing, name, group_by, refuse=True)
     look = Look(interpolation=interpolation, window=like.window)
     return gather(listing, name, LoadOptions(like.size, look=look))
 

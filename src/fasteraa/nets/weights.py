@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import pickletools
 import zipfile
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,6 +21,7 @@ from fasteraa.runtime.documents import check_regular, cut, quoted
 
 _NAMED = 4  # tensors that an error names
 _OLD = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of torch.save before version 1.6 begin
+_PICKLES = 5  # one after the other, in such a file
 _WRAPPERS = ("module.", "_orig_mod.")  # before every name of a network in DistributedDataParallel, of a compiled one
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -41,6 +43,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except ModuleNotFoundError as error:
         raise ConfigError("weights in .safetensors need the package safetensors: pip install safetensors") from error
     except pickle.UnpicklingError as error:  # torch's own words advise to execute it
+        if _is_damaged(path):
+            raise ConfigError(f"the weights {str(path)!r} could not be read: the file is damaged") from error
         raise ConfigError(
             f"the weights {str(path)!r} hold other objects than tensors, which are not executed: save "
             "network.state_dict() alone"
@@ -79,6 +83,22 @@ def _file_of_torch(path: Path) -> Path | io.BytesIO:
         return io.BytesIO(file.read())  # a file takes memory for all that is asked for, this for what is there
 
 
+def _is_damaged(path: Path) -> bool:
+    """Whether what should be pickles are none; they are taken apart, and nothing in them is executed."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                pickles = [io.BytesIO(archive.read(n)) for n in archive.namelist() if n.endswith("/data.pkl")]
+        else:
+            pickles = [io.BytesIO(path.read_bytes())] * _PICKLES
+        for stream in pickles:
+            for _ in pickletools.genops(stream):
+                pass
+    except Exception:  # whatever a parser raises on damaged bytes
+        return True
+    return False
+
+
 def load_weights(network: nn.Module, tensors: dict[str, Tensor], head: Sequence[str], where: str) -> set[str]:
     """Put them into the network; `head` are prefixes of what may be missing or of another size.
 
@@ -91,7 +111,7 @@ def load_weights(network: nn.Module, tensors: dict[str, Tensor], head: Sequence[
 
     other = [name for name in tensors if name in own and tensors[name].shape != own[name].shape and not is_head(name)]
     unknown = [name for name in tensors if name not in own and not is_head(name)]
-    missing = [name for name in own if name not in tensors and not is_head(name)]
+    missing = [name for name in own if name not in tensors and not is_head(name) and not _is_count(name)]
     for names, what in ((unknown, "are not known to it"), (missing, "are missing"), (other, "have another shape")):
         if names:
             shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
@@ -99,6 +119,11 @@ def load_weights(network: nn.Module, tensors: dict[str, Tensor], head: Sequence[
     fitting = {name: t for name, t in tensors.items() if name in own and t.shape == own[name].shape}
     network.load_state_dict(fitting, strict=False)
     return set(tensors) - set(fitting)
+
+
+def _is_count(name: str) -> bool:
+    """Of batches that a norm layer has seen: files of other libraries have none, and nothing reads it."""
+    return name.rpartition(".")[2] == "num_batches_tracked"
 
 
 def digest(path: str) -> str:

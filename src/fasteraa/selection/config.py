@@ -72,9 +72,10 @@ class RaceConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from fasteraa.train.recipe import check_one_of_both
+        from fasteraa.train.recipe import check_one_of_both, check_weights_of
 
         check_one_of_both(self.pretrained, self.weights)
+        check_weights_of(self.train, self.pretrained, self.weights)
         if not self.fine_tunes and (self.judge == "probe" or self.train.get("freeze")):
             asked = "judge = probe" if self.judge == "probe" else "train.freeze"
             raise ConfigError(
@@ -102,11 +103,36 @@ def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceCon
 
     Otherwise of a network that is trained for many epochs within the time of a race.
     """
-    from fasteraa.runtime.device import find_device
-    from fasteraa.train.recipe import choose_recipe
+    from fasteraa.train.recipe import check_input
 
     if race.fine_tunes:
-        return fine_tuning(config, race)
+        recipe = suiting(fine_tuning(config, race), _of_a_fold(len(data)), race)
+    else:
+        recipe = _from_scratch(data, device, config, race)
+    check_input(recipe, data.size, data.name)
+    return recipe
+
+
+def suiting(recipe: TrainRecipe, images: int, race: RaceConfig) -> TrainRecipe:
+    """A fine-tuning with epochs and batches that suit so many training images, where none are asked for."""
+    from fasteraa.train.recipe import finetuned_on
+
+    if not recipe.fine_tunes:
+        return recipe
+    return finetuned_on(recipe, images, (*race.train, "epochs") if race.epochs else race.train)
+
+
+def _of_a_fold(images: int) -> int:
+    """Training images, where a fold of all is held out."""
+    from fasteraa.methods.task import FOLDS
+
+    return max(images * (FOLDS - 1) // FOLDS, 1)
+
+
+def _from_scratch(data: ImageSet, device: str, config: SearchConfig, race: RaceConfig) -> TrainRecipe:
+    from fasteraa.runtime.device import find_device
+    from fasteraa.train.recipe import choose_recipe, with_settings
+
     on_cpu, side = find_device(device).type == "cpu", min(data.size)
     quick = "small" if on_cpu or side > _QUICK_SIDE else _QUICK_NETWORK
     recipe = choose_recipe(len(data), side, device, race.network or quick)
@@ -117,7 +143,7 @@ def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceCon
     elif race.network is None:  # of the training to come nothing is known
         recipe = replace(recipe, epochs=max(recipe.epochs, _CPU_EPOCHS))
     recipe = replace(recipe, epochs=race.epochs or recipe.epochs, cutout=0, crop=config.crop, flip=config.flip)
-    return replace(recipe, **race.train)
+    return with_settings(recipe, race.train)
 
 
 def fine_tuning(config: SearchConfig, race: RaceConfig) -> TrainRecipe:
@@ -145,9 +171,7 @@ def probing(recipe: TrainRecipe) -> TrainRecipe:
 
 def _long_enough(recipe: TrainRecipe, images: int) -> TrainRecipe:
     """Few images make few steps of an epoch: more epochs."""
-    from fasteraa.methods.task import FOLDS
-
-    steps = max(images * (FOLDS - 1) // FOLDS // recipe.batch_size, 1)
+    steps = max(_of_a_fold(images) // recipe.batch_size, 1)
     return replace(recipe, epochs=max(recipe.epochs, _GPU_EPOCHS, math.ceil(_GPU_STEPS / steps)))
 
 
@@ -237,6 +261,8 @@ def _train_rows(race: RaceConfig) -> str:
 
     lines = []
     for name, each in TrainRecipe.fields().items():
+        if name in ("pretrained", "weights"):  # settings of the race
+            continue
         lines.append(f"# {each.metadata['about']}\n")
         lines.append(_row(name, race.train[name]) if name in race.train else f"# {name} =\n")
     return "".join(lines)

@@ -50,9 +50,18 @@ def raceable(data: ImageSet, say: Say) -> ImageSet:
     return data
 
 
-def folded(task: Task, data: ImageSet, runner: Runner, budget: Budget, experiment: bool) -> Task:
-    """The task with folds of as many images as informative trainings can be paid for."""
-    decided = task.decisions.decide("images", lambda: {"count": _payable(task, data, runner, budget, experiment)})
+def folded(
+    task: Task,
+    data: ImageSet,
+    runner: Runner,
+    budget: Budget,
+    experiment: bool,
+    candidates: int = TYPICAL_CANDIDATES,
+) -> Task:
+    """The task with folds of as many images as informative trainings of so many candidates can be paid for."""
+    decided = task.decisions.decide(
+        "images", lambda: {"count": _payable(task, data, runner, budget, experiment, candidates)}
+    )
     if decided["count"] < len(data):
         task.say(f"racing with {decided['count']} of {len(data)} images: time does not allow for more")
         data = data.subset(decided["count"], task.seed)
@@ -74,7 +83,7 @@ def judged_by_validation(task: Task) -> Task:
     return replace(task, folds=(split,))
 
 
-def _payable(task: Task, data: ImageSet, runner: Runner, budget: Budget, experiment: bool) -> int:
+def _payable(task: Task, data: ImageSet, runner: Runner, budget: Budget, experiment: bool, candidates: int) -> int:
     if budget.trainings is not None:
         return len(data)
     whole = Split(data, data, "all images")  # nothing is measured on it: what an image costs does not depend on folds
@@ -83,4 +92,4 @@ def _payable(task: Task, data: ImageSet, runner: Runner, budget: Budget, experim
     cost = runner.estimate(jobs) / sum(job.image_epochs for job in jobs)
     epochs = task.recipe.epochs if task.recipe.fine_tunes else informative_epochs(task.recipe, 10**9)
     least = LEAST_FINE_TUNING_IMAGES if task.recipe.fine_tunes else LEAST_IMAGES
-    return payable_images(len(data), len(data.classes), TYPICAL_CANDIDATES, epochs, cost, budget, experiment, least)
+    return payable_images(len(data), len(data.classes), candidates, epochs, cost, budget, experiment, least)

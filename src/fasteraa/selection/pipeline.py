@@ -23,14 +23,14 @@ from fasteraa.methods.task import FOLDS, LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
-from fasteraa.selection.config import RaceConfig, probing, race_recipe
+from fasteraa.selection.config import RaceConfig, probing, race_recipe, suiting
 from fasteraa.selection.finetuning import methods_budget
 from fasteraa.selection.folds import folded, judged_by_validation, raceable, without_training
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.race import with_none
 from fasteraa.selection.result import RaceResult, Result, best_guess, chosen_policy
-from fasteraa.selection.schedule import LEAST_CANDIDATES, trainings_of_rounds
+from fasteraa.selection.schedule import LEAST_CANDIDATES, TYPICAL_CANDIDATES, trainings_of_rounds
 from fasteraa.train.job import TrainJob
 from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.run_cache import RunCache
@@ -130,7 +130,10 @@ def _judged(
         # a budget in seconds ends in time by its plan; a number of trainings does not know how long they take
         with EndingRunner(made, math.inf if budget.trainings is None else end) as runner:
             task = _affordable(task, data, runner, budget, settings)
-            task = folded(task, data, runner, budget, bool(trains))
+            known = [each for given in by_name.values() for each in given]  # all, unless a method that trains has more
+            count = TYPICAL_CANDIDATES if trains else len(with_none(known, lambda text: None))
+            task = folded(task, data, runner, budget, bool(trains), count)
+            task = replace(task, recipe=suiting(task.recipe, task.train_images, settings))
             if not decisions.get("setup").get("over"):  # else there is nothing left to train
                 runner.prepare(task.folds)
             task = _tuned(task, runner, settings)
@@ -304,7 +307,10 @@ def _result(
     winner = race.chosen.candidate if race else best_guess(candidates)
     effects = next((each.details["effects"] for each in candidates if "effects" in each.details), None)
     origin = {**_origin(task, candidates), "method": proposers.get(winner.label, "race")}  # every race has a `none`
-    more = {"effects": effects.table()} if effects else {}
+    more: dict[str, Any] = {"effects": effects.table()} if effects else {}
+    if task.validation is not None:  # nobody is to take these images for fresh ones
+        about = task.validation.about()
+        more["validation"] = {name: about[name] for name in ("name", "images", "fingerprint")}
     return Result(
         policy=chosen_policy(winner, origin, race, **more),
         candidates=tuple(candidates),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from fasteraa.nets import choose_network, preprocessing
 from fasteraa.nets.timm import PREFIX
 from fasteraa.nets.weights import digest
 from fasteraa.runtime.device import find_device
+from fasteraa.runtime.documents import quoted
 from fasteraa.runtime.settings import Settings, setting
 
 PRECISIONS = ("auto", "bfloat16", "float32")
@@ -171,13 +172,47 @@ def finetune_recipe(
     )
 
 
+_STEPS = 300  # of a fine-tuning, at least: what results/finetune measured, and the prior of a race
+_FEW_IMAGES = 400  # below, batches of at most 16: else an epoch is a few steps
+_SMALL_BATCH = 16
+
+
+def finetuned_on(recipe: TrainRecipe, images: int, given: Container[str] = ()) -> TrainRecipe:
+    """The fine-tuning with epochs and batches that suit so many training images, but for settings that were `given`.
+
+    Batches are of one size, and what is left over is dropped from an epoch: of few images hardly any.
+    """
+    size = recipe.batch_size
+    if "batch_size" not in given and images < _FEW_IMAGES:
+        size = max(images // math.ceil(images / _SMALL_BATCH), 2)
+    steps = max(images // size, 1)
+    epochs = recipe.epochs if "epochs" in given else max(recipe.epochs, math.ceil(_STEPS / steps))
+    return replace(recipe, batch_size=size, epochs=epochs)
+
+
 _SGD = {"learning_rate": 0.01, "weight_decay": 1e-4}  # what suits it where a network begins with weights
+_ADAMW = {"learning_rate": 1e-3, "weight_decay": 0.05}  # in the place of rates that suit SGD
 
 
 def with_settings(recipe: TrainRecipe, settings: Mapping[str, Any]) -> TrainRecipe:
-    """The recipe with these instead of its own. SGD fine-tunes by rates of its own, unless they are given."""
-    to_sgd = recipe.fine_tunes and (recipe.optimizer, settings.get("optimizer")) == ("adamw", "sgd")
-    return TrainRecipe.make({**recipe.plain(), **(_SGD if to_sgd else {}), **settings})
+    """The recipe with these instead of its own. Another optimiser has rates of its own, unless they are given."""
+    check_weights_of(settings, recipe.pretrained, recipe.weights)
+    change, rates = (recipe.optimizer, settings.get("optimizer")), {}
+    if change == ("sgd", "adamw"):
+        rates = _ADAMW
+    elif change == ("adamw", "sgd") and recipe.fine_tunes:
+        rates = _SGD
+    return TrainRecipe.make({**recipe.plain(), **rates, **settings})
+
+
+def check_weights_of(settings: Mapping[str, Any], pretrained: bool, weights: str) -> None:
+    """What a network begins with decides about the whole recipe, so it is no single setting."""
+    for name, own, flag in (("pretrained", pretrained, "--pretrained"), ("weights", weights, "--weights FILE")):
+        if settings.get(name, own) != own:
+            raise ConfigError(
+                f"{name} cannot be set alone, got {quoted(settings[name])}: weights need the recipe of a fine-tuning, "
+                f"which {flag} brings along"
+            )
 
 
 def check_one_of_both(pretrained: bool, weights: str) -> None:
@@ -195,6 +230,17 @@ def check_body(recipe: TrainRecipe) -> TrainRecipe:
             "freeze trains the head alone, so the body needs weights of its own: --pretrained, or --weights FILE"
         )
     return recipe
+
+
+def check_input(recipe: TrainRecipe, size: tuple[int, int], name: str) -> None:
+    """The input is cut from the images, so they must be at least as large."""
+    if recipe.input_size > min(size):
+        side = image_side(recipe)
+        raise ConfigError(
+            f"the network's input is {recipe.input_size} pixels (input_size), the images of {name} have "
+            f"{size[1]}x{size[0]}: load them at {side} (--size {side}, in Python size={side}), or take a smaller "
+            "input_size"
+        )
 
 
 def image_side(recipe: TrainRecipe) -> int | None:

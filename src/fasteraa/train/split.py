@@ -13,22 +13,23 @@ import torch
 
 from fasteraa.data import ImageSet
 from fasteraa.data.decode import Look, Window
-from fasteraa.data.groups import grouped
 from fasteraa.data.image_folder import check_beside
 from fasteraa.data.large import subset_to_hold, tell, tell_subset
 from fasteraa.data.lazy_set import Images, LazyImageSet
 from fasteraa.data.load import (
     as_size,
+    check_groups_apart,
     check_not_empty,
     check_window,
     hold_out,
     validation_listing,
     with_classes,
+    with_groups,
 )
 from fasteraa.data.materialize import LoadOptions, gather, probe_size, tell_enlarged
 from fasteraa.data.requirements import check_for_classifiers
 from fasteraa.data.resolve import open_source
-from fasteraa.data.source import Listing, Source, canonical_split
+from fasteraa.data.source import Listing, Source, canonical_split, whole_and_split
 from fasteraa.errors import ConfigError, SplitError
 from fasteraa.runtime.arguments import checks_types
 from fasteraa.runtime.device import image_device
@@ -47,7 +48,7 @@ class Split:
     name: str  # of the held-out images: test images, 20% of the training images, fold 1
     share: float = 0.0  # of the training images that was held out to measure errors on
     seed: int = 0  # by which that share was chosen
-    measured_on: str = "test"  # the source's split that errors are measured on where no share is held out
+    measured_on: str = "test"  # the source's split, or another source, where no share is held out
 
     def on(self, device: torch.device) -> Split:
         """With its images in the memory of a GPU, where they fit, so that trainings there need not copy them."""
@@ -65,6 +66,14 @@ class Split:
         sets = [each for each in (self.train, self.held_out) if isinstance(each, ImageSet)]
         files = dict.fromkeys(each for data in sets for each in data.broken)  # parts of one set tell the same
         return [f"{each.path} ({each.reason})" for each in files]
+
+    @property
+    def measured(self) -> tuple[str, str]:
+        """The source of the held-out images, by name, and its split."""
+        whole, part = whole_and_split(self.train.name)
+        if self.share:
+            return whole, part
+        return (whole, self.measured_on) if canonical_split(self.measured_on) else whole_and_split(self.measured_on)
 
     @cached_property
     def overlap_count(self) -> int:
@@ -134,13 +143,19 @@ def open_split(
     train = opened.listing(split)
     check_not_empty(train, opened.name, split)
     check_for_classifiers(train, opened.name)
-    if group_by:
-        train = grouped(train, group_by, opened.name)
+    train = with_groups(source, train, group_by, opened.name)
     measured_on, share = "validation images" if validation else "test images", 0.0
     if validation:
-        test: Listing | None = validation_listing(source, opened, validation, train.classes, data_root)[0]
+        listed = validation_listing(source, opened, validation, train.classes, data_root)
+        test: Listing | None = listed[0]
+        other = canonical_split(validation) or validation
+        other = other if other in opened.splits else listed[1]
+        check_groups_apart(train, opened.name, *listed, group_by, refuse=True)
     else:
         test = _test_listing(opened, train.classes) if held_out is None else None
+        other = "test" if "test" in opened.splits else "val"
+        if test is not None:
+            check_groups_apart(train, opened.name, test, f"{opened.name}/{other}", group_by)
     if test is None:
         share, all_of_them = HELD_OUT if held_out is None else held_out, len(train)
         train, test = hold_out(train, opened.name, share, seed)
@@ -157,7 +172,6 @@ def open_split(
     fits = fits_memory((subset or len(train)) + (measures or len(test)), side)
     data = _images(train, opened.name, side, fits, look, subset, seed)
     measured = _images(test, opened.name, side, fits, replace(look, window=data.window or look.window), measures, seed)
-    other = canonical_split(validation) or ("test" if "test" in opened.splits else "val")
     return Split(data, measured, measured_on, share, seed, other)
 
 

@@ -28,7 +28,7 @@ from fasteraa.runtime.seeds import seeded
 from fasteraa.train.device_batches import DeviceFeed, Feed
 from fasteraa.train.metrics import Measured, measured
 from fasteraa.train.probe import ProbeFeed
-from fasteraa.train.recipe import TrainRecipe
+from fasteraa.train.recipe import TrainRecipe, check_input
 from fasteraa.train.worker_batches import make_feed, plain_batches
 
 # what a checkpoint holds
@@ -78,6 +78,7 @@ class Training:
         ranks: Ranks = ALONE,
     ):
         self.recipe, self.device, self.seed, self.ranks = recipe, device, seed, ranks
+        check_input(recipe, data.size, data.name)
         self.part = part or TrainingPart(0, recipe.epochs)
         self.images = data.fingerprint
         self.identity = _identity(self.images, policy, recipe, seed, part)
@@ -96,6 +97,7 @@ class Training:
         self.rates = [torch.tensor(0.0, device=device) for _ in range(2)]  # of the head, of the body
         self.optimiser = _optimiser(self.network, recipe, *self.rates)
         self.averaged = deepcopy(self.network).requires_grad_(False) if recipe.ema else None
+        self.steps_averaged = torch.tensor(0.0, device=device)  # a tensor, which a captured step counts on, too
         self.loss = math.nan
         self.diverged: int | None = None  # the epoch in which its loss was not finite
         self.share_seconds, self.kernels = 0.0, list[str]()  # as in Trained
@@ -120,7 +122,7 @@ class Training:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
         self.optimiser.step()
         if self.averaged is not None:
-            _average(self.averaged, self.network, self.recipe.ema)
+            _average(self.averaged, self.network, self.recipe.ema, self.steps_averaged)
         return total
 
     def rates_at(self, step: int, steps_per_epoch: int) -> list[float]:
@@ -134,6 +136,7 @@ class Training:
 
     @torch.no_grad()
     def measure(self, held_out: Images) -> Measured:
+        check_input(self.recipe, held_out.size, held_out.name)
         measured_network = self.averaged or self.network
         measured_network.eval()
         self.forward = measured_network
@@ -223,12 +226,13 @@ class Training:
             group["lr"] = rate
         if self.averaged is not None:
             self.averaged.load_state_dict(state["averaged"])
+            self.steps_averaged.fill_(state["epoch"] * self.feed.steps)
 
     def tensors(self) -> list[Tensor]:
         """Everything a step changes; the optimiser's state only once it exists."""
         slots = (self.optimiser.state[p] for group in self.optimiser.param_groups for p in group["params"])
         moments = [value for slot in slots for value in slot.values() if isinstance(value, Tensor)]
-        averages = [] if self.averaged is None else list(self.averaged.state_dict().values())
+        averages = [] if self.averaged is None else [self.steps_averaged, *self.averaged.state_dict().values()]
         return [*self.network.state_dict().values(), *averages, *moments]
 
 
@@ -291,9 +295,18 @@ def _optimiser(network: Backbone, recipe: TrainRecipe, head_rate: Tensor, body_r
 
 
 @torch.no_grad()
-def _average(averaged: nn.Module, network: nn.Module, decay: float) -> None:
-    """Of weights; statistics of norm layers are means already and are taken as they are."""
-    torch._foreach_lerp_(list(averaged.parameters()), list(network.parameters()), 1 - decay)
+def _average(averaged: nn.Module, network: nn.Module, decay: float, steps: Tensor) -> None:
+    """Of weights; statistics of norm layers are means already and are taken as they are.
+
+    The decay grows from 0.1 to its value: else the mean of a short training would be where that began.
+    """
+    share = 1 - ((1 + steps) / (10 + steps)).clamp(max=decay)
+    means: list[Tensor] = list(averaged.parameters())
+    weights: list[Tensor] = list(network.parameters())
+    away = list(torch._foreach_sub(weights, means))
+    torch._foreach_mul_(away, share)
+    torch._foreach_add_(means, away)
+    steps += 1
     for mine, own in zip(averaged.buffers(), network.buffers(), strict=True):
         mine.copy_(own)
 

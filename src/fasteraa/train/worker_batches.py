@@ -98,7 +98,7 @@ class LoaderFeed:
             self._note(labels, stands_in)
             images = images.to(self.device, non_blocking=True)
             labels = labels.to(self.device, non_blocking=True)
-            recipe = replace(self.recipe, flip=False) if self.recipe.order == "crop-first" else self.recipe
+            recipe = replace(self.recipe, flip=False, crop=0.0) if self.images.crop_first else self.recipe
             yield mixed(finished(images, recipe, self.mean, generator), labels, recipe, self.classes, generator)
 
     def _note(self, labels: Tensor, stands_in: Tensor) -> None:
@@ -140,12 +140,17 @@ class _Training(Dataset[Item]):
 
     def __init__(self, data: LazyImageSet, policy: Policy, recipe: TrainRecipe):
         self.data, self.labels, self.resized = data, data.labels.tolist(), recipe.crop_kind == "resized"
-        self.policy = (
-            None if is_idle(policy) else policy.transform(pool=_Partners(data, self.resized), epochs=recipe.epochs)
+        self.crop_first, side = recipe.order == "crop-first", recipe.input_size
+        partners = _Partners(data, self.resized, side if self.crop_first else 0)
+        self.policy = None if is_idle(policy) else policy.transform(pool=partners, epochs=recipe.epochs)
+        height, width = self.size = (side, side) if side else data.size
+        self.centre = v2.CenterCrop(side) if side else v2.Identity()
+        self.crop: v2.Transform = v2.RandomCrop(
+            (height, width), (round(recipe.crop * width), round(recipe.crop * height))
         )
-        self.crop_first = recipe.order == "crop-first"
-        filter_ = v2.InterpolationMode(data.look.interpolation)
-        self.crop = v2.RandomResizedCrop(recipe.input_size or data.size, AREAS, RATIOS, filter_)
+        if self.resized:
+            filter_ = v2.InterpolationMode(data.look.interpolation)
+            self.crop = v2.RandomResizedCrop(self.size, AREAS, RATIOS, filter_)
         self.flip = v2.RandomHorizontalFlip() if recipe.flip else v2.Identity()
 
     def set_epoch(self, number: int) -> None:
@@ -161,24 +166,26 @@ class _Training(Dataset[Item]):
                 image = _tried(self.data, index)
                 if image is not None:
                     return self._augmented(image), self.labels[index], place if shift else -1
-        return torch.zeros(3, *self.data.size, dtype=torch.uint8), -1, place
+        return torch.zeros(3, *self.size, dtype=torch.uint8), -1, place
 
     def _augmented(self, image: Any) -> Tensor:
+        """Of what comes after the policy, the padded crop and the flip are left to the device."""
         if not self.resized:
             image = self.data.fitted(image, self.data.size)
         if self.crop_first:
-            image = self.flip(self.crop(image) if self.resized else image)
+            image = self.flip(self.crop(image if self.resized else self.centre(image)))
             return to_tensor(image if self.policy is None else self.policy(image))
         if self.policy is not None:
             image = self.policy(image)
-        return to_tensor(self.crop(image) if self.resized else image)
+        return to_tensor(self.crop(image) if self.resized else self.centre(image))
 
 
 class _Partners:
     """Any image of the set, for sample_pairing."""
 
-    def __init__(self, data: LazyImageSet, whole: bool):
+    def __init__(self, data: LazyImageSet, whole: bool, side: int = 0):
         self.data, self.whole = data, whole
+        self.centre = v2.CenterCrop(side) if side else v2.Identity()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -187,7 +194,7 @@ class _Partners:
         for shift in range(_NEIGHBOURS):
             image = _tried(self.data, (place + shift) % len(self.data))
             if image is not None:
-                return image if self.whole else self.data.fitted(image, self.data.size)
+                return image if self.whole else self.centre(self.data.fitted(image, self.data.size))
         raise DataError(f"{_NEIGHBOURS} images in a row cannot be read, from {self.data.where(place)} on")
 
 
