@@ -22,11 +22,10 @@ from fasteraa import Choice, Policy, RaceConfig, SearchConfig, SubPolicy, race, 
 from fasteraa.comparison.per_op import Drop, OpHarm, PerOp, SubPolicyHarm
 from fasteraa.comparison.table import Comparison, ComparisonRow
 from fasteraa.errors import FasterAAError, RunError
-from fasteraa.report import page as page_module
 from fasteraa.report.charts import Forest
 from fasteraa.report.comparison import per_op_markdown, publish, read_comparison, to_markdown
 from fasteraa.report.outputs import _write_answer
-from fasteraa.report.page import Options, blocks, make_page, time_words, view, write_report
+from fasteraa.report.page import Options, blocks, make_page, render, time_words, view, write_report
 from fasteraa.report.preview import draw_sheet
 from fasteraa.report.run_record import read_run, status
 from fasteraa.report.serve import make_server
@@ -307,7 +306,7 @@ def test_the_folder_of_a_race(raced):
     assert "sample: 32 images of 10 classes at 8 x 8 pixels" in text
     policies = f"none,mine={raced}/candidates/mine.json,uniform"
     config = raced / "config.toml"
-    assert f"fasteraa race --policies '{policies}' --config {config} --device cpu --out runs/again" in text
+    assert f"fasteraa race --policies {policies} --config {config} --device cpu --out runs/again" in text
 
 
 def test_a_race_under_way(raced, tmp_path):
@@ -600,7 +599,7 @@ def test_pictures_have_the_size_that_was_asked_for_or_the_images_own(copy, monke
     lines = file.read_text().splitlines()
     assert "size = 8" in lines
     begin_with(copy, "\n".join(line if each == "size = 8" else each for each in lines))
-    monkeypatch.setattr(page_module, "images_of", lambda name, source, size, *rest: asked.append(size))
+    monkeypatch.setattr(render, "images_of", lambda name, source, size, *rest: asked.append(size))
     make_page(copy, Options(source="sample"))
     assert asked == [size]
 
