@@ -10,7 +10,8 @@ from fasteraa.policy.describe import and_words, sentence
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.ranking import CLEAR
-from fasteraa.selection.result import RaceResult, Result, bars
+from fasteraa.selection.recommendation import bars
+from fasteraa.selection.result import RaceResult, Result
 
 
 def mass(policy: Policy) -> dict[str, float]:
