@@ -44,7 +44,7 @@ LIGHT = {
     "policy/policy.py", "policy/parts.py", "policy/json_format.py", "policy/describe.py", "policy/hub_card.py",
     "policy/hub.py", "errors.py", "runtime/files.py", "runtime/lock.py", "runtime/signals.py", "runtime/run_folder.py",
     "runtime/settings.py", "runtime/registry.py", "runtime/decisions.py", "runtime/progress.py", "methods/config.py",
-    "methods/method.py", "methods/tpe.py", "selection/config.py",
+    "methods/method.py", "methods/tpe.py", "selection/config.py", "selection/settings_file.py",
 }  # fmt: skip
 
 

@@ -24,7 +24,8 @@ from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.report.outputs import _shown
 from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.selection.config import RaceConfig, write_settings
+from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.settings_file import write_settings
 
 QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
 TINY = ["--network", "wrn-10-1", "--train-epochs", 1, "--jobs", 1]  # trainings of a race

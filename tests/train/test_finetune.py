@@ -10,7 +10,8 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.policy import Policy
-from fasteraa.selection.config import RaceConfig, fine_tuning
+from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.recipe import fine_tuning
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
 from fasteraa.train.group import set_rates
 from fasteraa.train.recipe import TrainRecipe, check_body, finetune_recipe, image_side, interpolation, with_settings

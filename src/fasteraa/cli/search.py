@@ -15,7 +15,8 @@ from fasteraa.errors import ConfigError
 from fasteraa.methods import DEFAULT_METHODS, METHODS, Method, Published, load_method, make_methods
 from fasteraa.methods.config import SearchConfig, make_config, paper_settings, read_config, read_tables
 from fasteraa.runtime.documents import quoted
-from fasteraa.selection.config import RaceConfig, settings_text
+from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.settings_file import settings_text
 
 if TYPE_CHECKING:
     from fasteraa.selection.result import Result
