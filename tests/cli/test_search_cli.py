@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fasteraa.cli import search as search_module
 from fasteraa.cli.search import effective, print_config
 from fasteraa.data import large, load
 from fasteraa.errors import ConfigError
@@ -234,7 +235,7 @@ def test_a_search_is_raced_when_it_is_resumed(pictures, tmp_path, inside):
     done = inside("search", pictures, *out, "--resume", "--device", "cpu")
     assert (done.returncode, "and was not raced." in done.stdout) == (0, True)
     done = inside("search", pictures, *out, "--resume", "--race-trainings", 9)
-    assert done.stderr == "fasteraa: a setting of the race has no effect without a race (--race)\n"
+    assert done.stderr == "fasteraa: --race-trainings has no effect without a race (--race)\n"
     done = inside(
         "search", pictures, *out, "--resume", "--race", "--race-trainings", 9, *TINY, "--device", "cpu",
         "--set", "train.batch_size=8", "--methods", "faster-aa,published",
@@ -618,5 +619,25 @@ def test_trainings_of_a_method_without_a_race_are_kept_for_a_resume(tmp_path):
     again = effective({}, folder.config)
     assert (again.race, again.training) == (None, asked.training)
     assert again.training.epochs == 7
-    with pytest.raises(ConfigError, match=r"a setting of the race has no effect without a race \(--race\)"):
-        effective({}, None, race=False, race_flags={"epochs": 7}, methods="faster-aa,random")
+
+
+@pytest.mark.parametrize(
+    ("methods", "file_races", "words", "unused"),
+    [
+        ("random", True, ["--no-race", "--jobs", 2, "--train-epochs", 7], ""),
+        ("published", False, ["--methods", "random,published", "--jobs", 2], ""),
+        ("published", False, ["--jobs", 2, "--engine", "local"], "--jobs, --engine have"),
+        ("published,random", False, ["--network", "small"], "--network has"),  # the first method alone is asked
+        ("random", False, ["--methods", "faster-aa", "--train-epochs", 7], "--train-epochs has"),
+    ],
+)
+def test_what_trains_is_known_when_file_and_flags_are_one(
+    methods, file_races, words, unused, tmp_path, inside, monkeypatch
+):
+    file = tmp_path / "c.toml"
+    file.write_text(f"[run]\nmethods = {methods.split(',')}\nrace = {str(file_races).lower()}\n")
+    ran = []
+    monkeypatch.setattr(search_module, "run_search", lambda *given, **where: ran.append(where["jobs"]))
+    done = inside("search", "--config", file, "--out", tmp_path / "run", *words)
+    assert done.stderr == (f"fasteraa: {unused} no effect without a race (--race)\n" if unused else "")
+    assert ran == ([] if unused else [2])

@@ -184,13 +184,14 @@ def search_command(
     json_: AsJson = False,
 ) -> None:
     """Find the policy to use for your images."""
-    from fasteraa.cli.search import check_command, effective, run_search, trains_first
+    from fasteraa.cli.search import check_command, effective, run_search
 
-    if race is False and not trains_first(methods):
-        refuse_unused(context, (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address"), "with --no-race")
     file = config or _own_settings(out, resume)
     asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()), methods, minutes)
     check_command(asked, file, out, resume, "search")
+    if not asked.trains:
+        of_training = (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address")
+        refuse_unused(context, of_training, "without a race (--race)")
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
     where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}
     run_search(source, out, asked, resume, trackers, json_, data_root=data_root, minutes=minutes, **where)
