@@ -224,3 +224,23 @@ def test_what_hurts_in_json(tmp_path):
             }
         ],
     }
+
+
+def test_losses_by_operation_go_with_the_comparison_that_they_are_of(comparison, tmp_path):
+    measured = PerOp(80.0, 50, "test images", True, [OpHarm("invert", {1.0: Drop(20.0, 3.0)})], [])
+    more_seeds = table(*(row(each.label, [*each.errors.values(), 22.0]) for each in comparison.rows))
+    others = [
+        table(row("none", NONE)),
+        replace(comparison, recipe=TrainRecipe(cutout=8)),
+        replace(comparison, train_images=99),
+        replace(comparison, rows=tuple(replace(each, hashes=("sha256:1",)) for each in comparison.rows)),
+    ]
+    for then, stay in ((comparison, True), (more_seeds, True), *((other, False) for other in others)):
+        publish(comparison, tmp_path)
+        publish_per_op(measured, tmp_path)
+        publish(then, tmp_path)
+        assert [(tmp_path / name).exists() for name in ("per_op.json", "per_op.md")] == [stay, stay]
+    publish_per_op(measured, tmp_path)
+    (tmp_path / "comparison.json").write_text("{")
+    publish(comparison, tmp_path)
+    assert not (tmp_path / "per_op.md").exists()

@@ -285,5 +285,6 @@ def _print(comparison: Comparison, out: Path, per_op: bool) -> None:
 
     print_table("Errors", columns(comparison), table_rows(comparison))
     echo(f"{caption(comparison)}\n{sentence(comparison)}")
-    if per_op and (out / "per_op.md").is_file():
-        echo(f"{(out / 'per_op.md').read_text()}\nper operation: {out / 'per_op.md'}, {out / 'per_op.json'}")
+    page = out / "per_op.md"
+    if per_op and page.is_file():
+        echo(f"{page.read_text(encoding='utf-8')}\nper operation: {page}, {out / 'per_op.json'}")

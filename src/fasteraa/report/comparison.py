@@ -185,10 +185,27 @@ def markdown_row(parts: Sequence[str]) -> str:
 
 
 def publish(comparison: Comparison, folder: Path) -> None:
-    """comparison.json, comparison.md and comparison.svg."""
+    """comparison.json, comparison.md and comparison.svg. Losses by operation that are of another comparison go."""
+    if _subject_in(folder) != _subject(comparison):
+        for name in _PER_OP:
+            (folder / name).unlink(missing_ok=True)
     write_atomic(folder / "comparison.json", json.dumps(sealed(plain(comparison.to_dict())), indent=1) + "\n")
     write_atomic(folder / "comparison.md", to_markdown(comparison))
     write_atomic(folder / "comparison.svg", to_svg(comparison))
+
+
+def _subject(comparison: Comparison) -> tuple[Any, ...]:
+    """What losses by operation are about: images, training and policies; seeds may be added."""
+    images = (comparison.data, comparison.train_images, comparison.held_out_images, comparison.held_out_from)
+    return *images, plain(asdict(comparison.recipe)), {row.label: row.hashes for row in comparison.rows}
+
+
+def _subject_in(folder: Path) -> tuple[Any, ...] | None:
+    """That of the comparison in a folder; None if there is none, or it is damaged."""
+    try:
+        return _subject(read_comparison(folder / "comparison.json"))
+    except RunError:
+        return None
 
 
 def plain(value: Any) -> Any:
@@ -297,6 +314,8 @@ def _row_marks(row: ComparisonRow, x: Scale, y: float) -> list[str]:
 
 
 # --- what hurts ------------------------------------------------------------------------------------------------------
+
+_PER_OP = ("per_op.json", "per_op.md")
 
 
 def publish_per_op(measured: PerOp, folder: Path) -> None:
