@@ -210,7 +210,8 @@ def evaluate_command(
     """
     from fasteraa.api import evaluate
     from fasteraa.cli.tables import print_json
-    from fasteraa.report.comparison import plain, seen_words
+    from fasteraa.report.comparison import seen_words
+    from fasteraa.runtime.documents import plain
     from fasteraa.runtime.progress import Lines
     from fasteraa.runtime.ranks import own_rank
 

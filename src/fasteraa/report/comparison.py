@@ -15,9 +15,10 @@ from fasteraa.comparison.table import Comparison, ComparisonRow, is_yardstick
 from fasteraa.errors import FasterAAError, RunError
 from fasteraa.policy.describe import describe_sub_policy
 from fasteraa.report.svg import Scale, bar, dot, drawing, error_bar, short, text, x_axis
-from fasteraa.runtime.documents import cut, read_json
+from fasteraa.runtime.documents import cut, plain, read_json
 from fasteraa.runtime.files import sealed, unsealed, write_atomic
-from fasteraa.train.recipe import TrainRecipe
+from fasteraa.runtime.words import counted
+from fasteraa.train.recipe import TrainRecipe, epochs_words
 from fasteraa.train.split import twice_words
 from fasteraa.train.statistics import Estimate, estimate, p_words
 
@@ -93,9 +94,9 @@ def sentence(comparison: Comparison) -> str:
 def _missing_words(comparison: Comparison) -> str:
     if not comparison.missing:
         return ""
-    count = "1 run is" if comparison.missing == 1 else f"{comparison.missing} runs are"
+    verb = "is" if comparison.missing == 1 else "are"
     which = "; ".join(f"{label}, {_seeds_words(seeds)}" for label, seeds in comparison.missing_seeds.items())
-    return f" {count} missing{': ' if which else ''}{which}."
+    return f" {counted(comparison.missing, 'run')} {verb} missing{': ' if which else ''}{which}."
 
 
 def _seeds_words(seeds: Sequence[int]) -> str:
@@ -161,7 +162,7 @@ def _clear(row: ComparisonRow, yardstick: str, sign: int) -> bool:
 def caption(comparison: Comparison) -> str:
     recipe, count = comparison.recipe, comparison.held_out_images
     cutout = f", cutout of {recipe.cutout} pixels after every policy but none" if recipe.cutout else ""
-    training = f"{recipe.network_words} on {comparison.train_images} images, {_epochs(recipe.epochs)}{cutout}"
+    training = f"{recipe.network_words} on {comparison.train_images} images, {epochs_words(recipe.epochs)}{cutout}"
     rates = ", ".join(
         f"{row.label} {row.learning_rate:.3g}" for row in comparison.rows if row.learning_rate is not None
     )
@@ -206,15 +207,6 @@ def _subject_in(folder: Path) -> tuple[Any, ...] | None:
         return _subject(read_comparison(folder / "comparison.json"))
     except RunError:
         return None
-
-
-def plain(value: Any) -> Any:
-    """JSON has no infinity: an interval of one run is null."""
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -366,7 +358,3 @@ def per_op_markdown(measured: PerOp) -> str:
             lost = f"{harm.drop.points:+.1f} (±{harm.drop.half:.1f})"
             lines.append(markdown_row([lost, f"{harm.number + 1}. {words}"]))
     return "\n".join(lines) + "\n"
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch{'s' * (count > 1)}"

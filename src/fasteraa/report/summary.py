@@ -9,6 +9,7 @@ from fasteraa.methods.op_effects import Effects
 from fasteraa.policy.describe import and_words, sentence
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.runtime.words import counted
 from fasteraa.selection.ranking import CLEAR
 from fasteraa.selection.recommendation import bars
 from fasteraa.selection.result import RaceResult, Result
@@ -73,7 +74,7 @@ def _effects(effects: Effects) -> str:
         "harm": [op for op in reversed(ranked) if op in clear and effects.of[op] > 0],
         "unclear": [op for op in ranked if op not in clear],
     }
-    count = f"{effects.trainings} trainings"
+    count = counted(effects.trainings, "training")
     if not clear:
         least = min(_CLEAR * error for error in effects.errors.values())
         return f"No operation clearly helps or harms: {count} show effects on the loss to ± {least:.0f} % at best."

@@ -10,6 +10,7 @@ from fasteraa.report.charts import Series, chart, spark
 from fasteraa.report.page.facts import dig, time_words
 from fasteraa.report.run_record import RunRecord
 from fasteraa.report.summary import changes
+from fasteraa.runtime.words import counted
 
 _CHARTS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
     (
@@ -62,7 +63,7 @@ def tried_charts(run: RunRecord) -> list[dict[str, Any]]:
         axis = "seconds" if timed else "policies tried"
         svg = chart(f"best score of {label} by {axis}", list(scores.items()), axis, "best score")
         if svg:
-            words = f"{len(known)} tries" + (f", {time_words(sum(costs))}" if timed else "")
+            words = counted(len(known), "try", "tries") + (f", {time_words(sum(costs))}" if timed else "")
             shown.append({"title": label, "about": words, "svg": svg, "legend": list(scores)})
     return shown
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from fasteraa.report.run_record import RunRecord
 from fasteraa.runtime.clock import duration
+from fasteraa.runtime.words import counted
+from fasteraa.train.recipe import epochs_words
 
 
 def provenance(run: RunRecord) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def fact_rows(run: RunRecord, facts: dict[str, Any]) -> Iterable[tuple[str, str]
         yield "Methods", ", ".join(run.setup.methods)
     if run.by_gradient:
         seconds = facts.get("seconds", run.metrics[-1].get("seconds") if run.metrics else None)
-        epochs = f"{len(run.metrics)} of {run.planned} epochs"
+        epochs = f"{len(run.metrics)} of {epochs_words(run.planned)}"
         yield "Gradient search", f"{time_words(seconds) or 'unknown time'}, {epochs}"
         if facts.get("backbone") is not None:
             yield "Critic's network", str(facts["backbone"])
@@ -80,8 +82,9 @@ def _race_words(race: Any) -> str | None:
     table = dig(race, "table")
     if not isinstance(table, list):
         return None
-    count = sum(len(numbers(dig(row, "errors"))) for row in table)
+    trainings = counted(sum(len(numbers(dig(row, "errors"))) for row in table), "training")
     epochs, folds = dig(race, "epochs"), dig(race, "folds")
-    length = f" of up to {epochs} epochs of {dig(race, 'network')}" if isinstance(epochs, int) else ""
-    parts = [time_words(dig(race, "seconds")), f"{count} training{'s' * (count != 1)}{length}"]
-    return ", ".join([part for part in parts if part] + ([f"{folds} folds"] if isinstance(folds, int) else []))
+    length = f" of up to {epochs_words(epochs)} of {dig(race, 'network')}" if isinstance(epochs, int) else ""
+    parts = [time_words(dig(race, "seconds")), f"{trainings}{length}"]
+    parts.append(counted(folds, "fold") if isinstance(folds, int) else None)
+    return ", ".join(part for part in parts if part)

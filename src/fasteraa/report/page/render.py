@@ -42,6 +42,8 @@ from fasteraa.report.run_record import (
 )
 from fasteraa.runtime.files import as_file_name, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.runtime.words import counted
+from fasteraa.train.recipe import epochs_words
 
 STATES = {
     SEARCHING: "The gradient search is under way, or was stopped",
@@ -121,7 +123,9 @@ def make_page(run: Path, options: Options, live: bool = False) -> str:
 
 
 def _environment() -> Environment:
-    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.globals["counted"] = counted
+    return environment
 
 
 def _part(name: str) -> str:
@@ -192,9 +196,9 @@ def _state_words(run: RunRecord) -> str:
         return f"The {'comparison' if run.kind == COMPARE else run.kind} is finished."
     words = STATES[run.state]
     if run.state == SEARCHING:
-        words += f": {len(run.metrics)} of {run.planned} epochs"
+        words += f": {len(run.metrics)} of {epochs_words(run.planned)}"
     if run.state == RACING:
-        words += f": {run.trainings} training{'s' * (run.trainings != 1)} finished"
+        words += f": {counted(run.trainings, 'training')} finished"
     return f"{words}."
 
 
