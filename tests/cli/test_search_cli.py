@@ -190,8 +190,7 @@ def test_race(pictures, tmp_path, inside):
     assert "race, round" not in again.stdout  # nothing was left to train
     assert Policy.load(tmp_path / "run" / "policy.json").provenance["race"] == policy.provenance["race"]
     assert (
-        "is one of fasteraa race: give it to that command"
-        in inside("search", "-o", tmp_path / "run", "--resume").stderr
+        "is for fasteraa race: give it to that command" in inside("search", "-o", tmp_path / "run", "--resume").stderr
     )
 
 
@@ -246,7 +245,7 @@ def test_a_search_is_raced_when_it_is_resumed(pictures, tmp_path, inside):
     assert tables["run"] == {"methods": ["faster-aa", "published"], "race": True}
     assert tables["train"] == {"batch_size": 8}
     assert Policy.load(tmp_path / "run" / "policy.json").provenance["race"]["network"] == "wrn-10-1"
-    assert "is one of fasteraa search: give it to that command" in inside("race", *out, "--resume").stderr
+    assert "is for fasteraa search: give it to that command" in inside("race", *out, "--resume").stderr
 
 
 @pytest.mark.parametrize(("where", "caught"), [("run_race", (signal.SIGTERM,)), ("run_race", ()), ("race_recipe", ())])
@@ -505,7 +504,7 @@ def test_wrong_settings_of_a_method(given, told):
         ),
         ("run = 3\n[search]\n", "[run] must be a table of settings, got run = 3"),
         ("[search]\n[run]\nmethods = 'faster-aa'\n", "methods must be a list of names, got 'faster-aa'"),
-        ("[search]\n[run]\nmethods = ['given']\n", "is one of fasteraa race: give it to that command"),
+        ("[search]\n[run]\nmethods = ['given']\n", "is for fasteraa race: give it to that command"),
         ("[search]\nbackbone = 'small'\n", "is of version 0.1: the setting backbone is called critic now"),
     ],
 )
@@ -601,7 +600,7 @@ def test_images_of_ones_own_are_searched_all_with_the_settings_for_cifar10(sourc
     known = effective({}, None, "paper", "cifar10", False, methods="pba")
     assert asked.config == replace(known.config, subset=None, size=None)
     assert asked.training == known.training
-    assert asked.note.startswith(f"--preset paper: nothing was published for '{source or 'sample'}', so all images")
+    assert asked.note.startswith(f"--preset paper: nothing was published for '{source or 'sample'}', so the search")
     assert known.note == ""
 
 
@@ -609,7 +608,10 @@ def test_what_nothing_was_published_for_is_said(inside, tmp_path):
     given = ["--preset", "paper", "--no-race", "--methods", "published", "--subset", 20, "--size", 8]
     done = inside("search", *given, "--out", tmp_path / "run")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "nothing was published for 'sample', so all images and the settings for CIFAR-10" in done.stdout
+    assert (
+        "nothing was published for 'sample', so the search takes all images and the settings for CIFAR-10"
+        in done.stdout
+    )
 
 
 def test_trainings_of_a_method_without_a_race_are_kept_for_a_resume(tmp_path):

@@ -197,11 +197,11 @@ def check_command(asked: Asked, file: Path | None, out: Path, resume: bool, comm
         return
     other = "race" if command == "search" else "search"
     where = f"the run in {str(out)!r}" if resume else f"the config {str(file)!r}"
-    raise ConfigError(f"{where} is one of fasteraa {other}: give it to that command")
+    raise ConfigError(f"{where} is for fasteraa {other}: give it to that command")
 
 
 def _preset(name: str | None, source: str | None) -> tuple[dict[str, Any], str]:
-    """Settings, and what is to be said where nothing was published for these images."""
+    """Settings, and a note where nothing was published for these images."""
     if name is None:
         return {}, ""
     if name not in PRESETS:
@@ -210,10 +210,8 @@ def _preset(name: str | None, source: str | None) -> tuple[dict[str, Any], str]:
 
     name_of = _set_name(source)
     if name_of not in RECIPES:
-        why = (
-            f"--preset paper: nothing was published for {quoted(name_of)}, so all images and the settings for CIFAR-10"
-        )
-        return paper_settings(), why
+        unknown = f"--preset paper: nothing was published for {quoted(name_of)}"
+        return paper_settings(), f"{unknown}, so the search takes all images and the settings for CIFAR-10"
     subset = RECIPES[name_of]
     images = {"subset": subset.subset, "size": subset.size, "classes": subset.classes}
     return {**paper_settings(name_of), **{name: value for name, value in images.items() if value is not None}}, ""

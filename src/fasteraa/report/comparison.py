@@ -84,8 +84,8 @@ def difference(estimated: Estimate | None, runs: int, digits: int = 2) -> str:
 
 
 def sentence(comparison: Comparison) -> str:
-    """What the table says, whichever way it went, which runs its means are without, and which rows to trust less."""
-    lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
+    """The ranking, missing and diverged runs, and the rows to trust less."""
+    lost = f" Diverged, excluded from the means: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
     overlap = comparison.overlap_count
     twice = f" {twice_words(overlap, comparison.held_out_images)}." if overlap else ""
     return _ranking(comparison) + _missing_words(comparison) + lost + seen_words(comparison.seen) + twice
@@ -108,19 +108,19 @@ def seen_words(labels: Sequence[str]) -> str:
     if not labels:
         return ""
     return (
-        " The search saw the images that are held out here (unless it had others of this name), which flatters: "
-        f"{', '.join(labels)}."
+        " The search saw the held-out images (unless it had other images of the same name), so these errors may be "
+        f"too low: {', '.join(labels)}."
     )
 
 
 def _ranking(comparison: Comparison) -> str:
     if not comparison.rows:
-        return "No run came to an error." if comparison.diverged else "No run has been made."
+        return "No run has an error." if comparison.diverged else "There are no runs yet."
     ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
     if len(ranked) == 1:
         what, unit = _UNITS[comparison.metric]
         value = f"{interval(ranked[0].error, _digits(comparison))}{unit}"
-        return f"{ranked[0].label}: {value} errors." if what == "error" else f"{ranked[0].label}: {what} {value}."
+        return f"{ranked[0].label}: {what} {value}."
     present = [name for name in YARDSTICKS if any(is_yardstick(name, row.label, row.hashes) for row in ranked)]
     return " ".join([_lowest(ranked, comparison), *(_test(ranked, name) for name in present)])
 
@@ -129,10 +129,10 @@ def _test(ranked: Sequence[ComparisonRow], yardstick: str) -> str:
     others = [row for row in ranked if not is_yardstick(yardstick, row.label, row.hashes)]
     untested = [row.label for row in others if row.against.get(yardstick, _NO_RUNS).n < 2]
     if len(untested) == len(others):
-        return f"No test against {yardstick}: that takes two seeds."
+        return f"No test against {yardstick}: a test takes two seeds."
     ahead, behind = ([row.label for row in others if _clear(row, yardstick, sign)] for sign in (-1, 1))
-    better, worse = (", ".join(labels) or "nobody" for labels in (ahead, behind))
-    rest = f"; not tested, that takes two seeds: {', '.join(untested)}" if untested else ""
+    better, worse = (", ".join(labels) or "no policy" for labels in (ahead, behind))
+    rest = f"; not tested, with fewer than two seeds: {', '.join(untested)}" if untested else ""
     return f"Clearly better than {yardstick} (p < 0.05): {better}; clearly worse: {worse}{rest}."
 
 
@@ -140,7 +140,7 @@ def _lowest(rows: Sequence[ComparisonRow], comparison: Comparison) -> str:
     """By the seeds that all rows have: some seeds are harder than others."""
     shared = sorted(set.intersection(*(set(row.errors) for row in rows)))
     if not shared:
-        return "No seed has a run of every policy: none is called the lowest."
+        return "No seed has a run of every policy, so there is no ranking."
     estimates = {row.label: estimate([row.errors[seed] for seed in shared]) for row in rows}
     least = min(each.mean for each in estimates.values())
     what, unit = _UNITS[comparison.metric]
@@ -150,7 +150,7 @@ def _lowest(rows: Sequence[ComparisonRow], comparison: Comparison) -> str:
         if math.isclose(each.mean, least)
     ]
     uneven = any(len(row.errors) > len(shared) for row in rows)
-    where = f" on what all have ({_seeds_words(shared)})" if uneven else ""
+    where = f" on the runs that all have ({_seeds_words(shared)})" if uneven else ""
     return f"Lowest {what}{where}: {', '.join(lowest)}."
 
 

@@ -66,7 +66,7 @@ _COLUMNS = 100
 
 
 def _effects(effects: Effects) -> str:
-    """Operations that help, that harm, and those of which the trainings cannot tell."""
+    """Operations that help, that harm, and that are unclear."""
     clear = [op for op in effects.of if abs(effects.of[op]) > _CLEAR * effects.errors[op]]
     ranked = sorted(effects.of, key=lambda op: effects.of[op])
     rows = {

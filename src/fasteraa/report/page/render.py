@@ -208,7 +208,7 @@ def _sections(run: RunRecord, effects: bool, tried: bool) -> dict[str, str]:
         return {name: _SECTIONS[name] for name in _OF_COMPARISON}
     left_out = [*(() if run.by_gradient else _OF_GRADIENT_SEARCH)]
     left_out += ["effects"] * (not effects) + ["tried"] * (not tried) + ["per-op"] * (run.per_op is None)
-    named_so = _SECTIONS if run.comparison is not None else {**_SECTIONS, "comparison": "Is it so?"}
+    named_so = _SECTIONS if run.comparison is not None else {**_SECTIONS, "comparison": "Check it"}
     return {name: words for name, words in named_so.items() if name not in left_out}
 
 
