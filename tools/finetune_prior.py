@@ -27,8 +27,8 @@ from fasteraa._version import commit
 from fasteraa.data import ImageSet, load
 from fasteraa.policy.named import named
 from fasteraa.runtime.device import device_name, find_device
-from fasteraa.selection.config import probing
 from fasteraa.selection.finetuning import operations_per_image
+from fasteraa.selection.recipe import probing
 from fasteraa.train.affinity import CleanNetwork
 from fasteraa.train.guess import load_logits
 from fasteraa.train.job import TrainJob

@@ -50,19 +50,14 @@ from fasteraa.runtime.progress import Lines, Progress, Silent
 from fasteraa.runtime.ranks import Ranks, launched, node_count, open_ranks, own_rank, rank_device
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop
-from fasteraa.selection.config import (
-    METRICS,
-    RaceConfig,
-    check_same_race,
-    fine_tuning,
-    with_critic_weights,
-    write_settings,
-)
+from fasteraa.selection.config import METRICS, RaceConfig, with_critic_weights
 from fasteraa.selection.folds import without_training
 from fasteraa.selection.pipeline import propose_and_race
 from fasteraa.selection.prior import read_prior
+from fasteraa.selection.recipe import fine_tuning
 from fasteraa.selection.result import Result
 from fasteraa.selection.score_race import ScoreResult, race_scores
+from fasteraa.selection.settings_file import check_same_race, write_settings
 from fasteraa.train.command import Command, visible_gpus
 from fasteraa.train.function_key import function_key
 from fasteraa.train.recipe import TrainRecipe, image_side, interpolation

@@ -207,18 +207,18 @@ def test_output_that_is_closed_is_no_error():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["search", "--no-race", "--race-minutes", "5"], "--race-minutes has no effect with --no-race"),
+        (["search", "--no-race", "--race-minutes", "5"], "--race-minutes has no effect without a race (--race)"),
         (
             ["search", "--race-trainings", "4", "--race-minutes", "5"],
             "--race-minutes has no effect on a race of 4 trainings: --minutes ends it",
         ),
         (
             ["search", "--no-race", "--network=small", "--train-epochs", "3"],
-            "--network, --train-epochs have no effect with --no-race",
+            "--network, --train-epochs have no effect without a race (--race)",
         ),
         (
             ["search", "--no-race", "--race-trainings", "9", "--pretrained", "--weights", "x", "--jobs", "2"],
-            "--race-trainings, --pretrained, --weights, --jobs have no effect with --no-race",
+            "--race-trainings, --pretrained, --weights, --jobs have no effect without a race (--race)",
         ),
         (
             ["search", "--no-race", "--set", "train.epochs=3"],

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fasteraa.cli import search as search_module
 from fasteraa.cli.search import effective, print_config
 from fasteraa.data import large, load
 from fasteraa.errors import ConfigError
@@ -24,7 +25,8 @@ from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.report.outputs import _shown
 from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.selection.config import RaceConfig, write_settings
+from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.settings_file import write_settings
 
 QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
 TINY = ["--network", "wrn-10-1", "--train-epochs", 1, "--jobs", 1]  # trainings of a race
@@ -188,8 +190,7 @@ def test_race(pictures, tmp_path, inside):
     assert "race, round" not in again.stdout  # nothing was left to train
     assert Policy.load(tmp_path / "run" / "policy.json").provenance["race"] == policy.provenance["race"]
     assert (
-        "is one of fasteraa race: give it to that command"
-        in inside("search", "-o", tmp_path / "run", "--resume").stderr
+        "is for fasteraa race: give it to that command" in inside("search", "-o", tmp_path / "run", "--resume").stderr
     )
 
 
@@ -233,7 +234,7 @@ def test_a_search_is_raced_when_it_is_resumed(pictures, tmp_path, inside):
     done = inside("search", pictures, *out, "--resume", "--device", "cpu")
     assert (done.returncode, "and was not raced." in done.stdout) == (0, True)
     done = inside("search", pictures, *out, "--resume", "--race-trainings", 9)
-    assert done.stderr == "fasteraa: a setting of the race has no effect without a race (--race)\n"
+    assert done.stderr == "fasteraa: --race-trainings has no effect without a race (--race)\n"
     done = inside(
         "search", pictures, *out, "--resume", "--race", "--race-trainings", 9, *TINY, "--device", "cpu",
         "--set", "train.batch_size=8", "--methods", "faster-aa,published",
@@ -244,7 +245,7 @@ def test_a_search_is_raced_when_it_is_resumed(pictures, tmp_path, inside):
     assert tables["run"] == {"methods": ["faster-aa", "published"], "race": True}
     assert tables["train"] == {"batch_size": 8}
     assert Policy.load(tmp_path / "run" / "policy.json").provenance["race"]["network"] == "wrn-10-1"
-    assert "is one of fasteraa search: give it to that command" in inside("race", *out, "--resume").stderr
+    assert "is for fasteraa search: give it to that command" in inside("race", *out, "--resume").stderr
 
 
 @pytest.mark.parametrize(("where", "caught"), [("run_race", (signal.SIGTERM,)), ("run_race", ()), ("race_recipe", ())])
@@ -503,7 +504,7 @@ def test_wrong_settings_of_a_method(given, told):
         ),
         ("run = 3\n[search]\n", "[run] must be a table of settings, got run = 3"),
         ("[search]\n[run]\nmethods = 'faster-aa'\n", "methods must be a list of names, got 'faster-aa'"),
-        ("[search]\n[run]\nmethods = ['given']\n", "is one of fasteraa race: give it to that command"),
+        ("[search]\n[run]\nmethods = ['given']\n", "is for fasteraa race: give it to that command"),
         ("[search]\nbackbone = 'small'\n", "is of version 0.1: the setting backbone is called critic now"),
     ],
 )
@@ -599,7 +600,7 @@ def test_images_of_ones_own_are_searched_all_with_the_settings_for_cifar10(sourc
     known = effective({}, None, "paper", "cifar10", False, methods="pba")
     assert asked.config == replace(known.config, subset=None, size=None)
     assert asked.training == known.training
-    assert asked.note.startswith(f"--preset paper: nothing was published for '{source or 'sample'}', so all images")
+    assert asked.note.startswith(f"--preset paper: nothing was published for '{source or 'sample'}', so the search")
     assert known.note == ""
 
 
@@ -607,7 +608,10 @@ def test_what_nothing_was_published_for_is_said(inside, tmp_path):
     given = ["--preset", "paper", "--no-race", "--methods", "published", "--subset", 20, "--size", 8]
     done = inside("search", *given, "--out", tmp_path / "run")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "nothing was published for 'sample', so all images and the settings for CIFAR-10" in done.stdout
+    assert (
+        "nothing was published for 'sample', so the search takes all images and the settings for CIFAR-10"
+        in done.stdout
+    )
 
 
 def test_trainings_of_a_method_without_a_race_are_kept_for_a_resume(tmp_path):
@@ -617,5 +621,25 @@ def test_trainings_of_a_method_without_a_race_are_kept_for_a_resume(tmp_path):
     again = effective({}, folder.config)
     assert (again.race, again.training) == (None, asked.training)
     assert again.training.epochs == 7
-    with pytest.raises(ConfigError, match=r"a setting of the race has no effect without a race \(--race\)"):
-        effective({}, None, race=False, race_flags={"epochs": 7}, methods="faster-aa,random")
+
+
+@pytest.mark.parametrize(
+    ("methods", "file_races", "words", "unused"),
+    [
+        ("random", True, ["--no-race", "--jobs", 2, "--train-epochs", 7], ""),
+        ("published", False, ["--methods", "random,published", "--jobs", 2], ""),
+        ("published", False, ["--jobs", 2, "--engine", "local"], "--jobs, --engine have"),
+        ("published,random", False, ["--network", "small"], "--network has"),  # the first method alone is asked
+        ("random", False, ["--methods", "faster-aa", "--train-epochs", 7], "--train-epochs has"),
+    ],
+)
+def test_what_trains_is_known_when_file_and_flags_are_one(
+    methods, file_races, words, unused, tmp_path, inside, monkeypatch
+):
+    file = tmp_path / "c.toml"
+    file.write_text(f"[run]\nmethods = {methods.split(',')}\nrace = {str(file_races).lower()}\n")
+    ran = []
+    monkeypatch.setattr(search_module, "run_search", lambda *given, **where: ran.append(where["jobs"]))
+    done = inside("search", "--config", file, "--out", tmp_path / "run", *words)
+    assert done.stderr == (f"fasteraa: {unused} no effect without a race (--race)\n" if unused else "")
+    assert ran == ([] if unused else [2])

@@ -70,16 +70,18 @@ def test_all_with_the_lowest_error_are_named():
 def test_the_lowest_error_is_that_of_the_seeds_that_all_have():
     """The third seed is a hard one, which the worse policy has not met."""
     hard, easy = row("good", [10.0, 11.0, 30.0]), row("lucky", [12.0, 13.0])
-    assert sentence(table(hard, easy)) == "Lowest error on what all have (seeds 0, 1): good with 10.50 ± 6.35%."
+    assert (
+        sentence(table(hard, easy)) == "Lowest error on the runs that all have (seeds 0, 1): good with 10.50 ± 6.35%."
+    )
     apart = replace(easy, errors={3: 12.0, 4: 13.0})
-    assert sentence(table(hard, apart)) == "No seed has a run of every policy: none is called the lowest."
+    assert sentence(table(hard, apart)) == "No seed has a run of every policy, so there is no ranking."
 
 
 def test_one_seed_allows_no_test(comparison):
     alone = table(row("none", [20.0]), row("a", [15.0], [20.0]))
-    assert sentence(alone) == "Lowest error: a with 15.00%. No test against none: that takes two seeds."
+    assert sentence(alone) == "Lowest error: a with 15.00%. No test against none: a test takes two seeds."
     some = table(*comparison.rows, row("a", [15.0], [20.0]), row("b", [14.0]))
-    assert sentence(some).endswith("clearly worse: bad; not tested, that takes two seeds: b, a.")
+    assert sentence(some).endswith("clearly worse: bad; not tested, with fewer than two seeds: b, a.")
 
 
 def test_the_sentence_tells_the_truth_either_way(comparison):
@@ -88,10 +90,10 @@ def test_the_sentence_tells_the_truth_either_way(comparison):
     assert "Clearly better than none (p < 0.05): good & <better>; clearly worse: bad." in text
     assert "trivialaugment" not in text  # it did not take part
     assert sentence(table(row("none", NONE), row("a", [20.5, 20.8, 20.9], NONE))).endswith(
-        "(p < 0.05): nobody; clearly worse: nobody."
+        "(p < 0.05): no policy; clearly worse: no policy."
     )
-    assert sentence(table()) == "No run has been made."
-    assert sentence(table(row("none", [3.0]))) == "none: 3.00% errors."
+    assert sentence(table()) == "There are no runs yet."
+    assert sentence(table(row("none", [3.0]))) == "none: error 3.00%."
 
 
 def test_a_yardstick_that_did_not_take_part_has_no_column(comparison):
@@ -113,8 +115,8 @@ def test_without_a_search_there_is_no_column_for_its_seconds():
 
 def test_runs_that_diverged_are_named_and_kept(comparison, tmp_path):
     lost = replace(comparison, diverged=("none, seed 3 (why)", "bad, seed 4 (why)"))
-    assert sentence(lost).endswith(" Diverged, and in no mean: none, seed 3 (why); bad, seed 4 (why).")
-    assert sentence(replace(table(), diverged=("a",))) == "No run came to an error. Diverged, and in no mean: a."
+    assert sentence(lost).endswith(" Diverged, excluded from the means: none, seed 3 (why); bad, seed 4 (why).")
+    assert sentence(replace(table(), diverged=("a",))) == "No run has an error. Diverged, excluded from the means: a."
     publish(lost, tmp_path)
     assert read_comparison(tmp_path / "comparison.json") == lost
     content = json.loads((tmp_path / "comparison.json").read_text())
@@ -224,3 +226,23 @@ def test_what_hurts_in_json(tmp_path):
             }
         ],
     }
+
+
+def test_losses_by_operation_go_with_the_comparison_that_they_are_of(comparison, tmp_path):
+    measured = PerOp(80.0, 50, "test images", True, [OpHarm("invert", {1.0: Drop(20.0, 3.0)})], [])
+    more_seeds = table(*(row(each.label, [*each.errors.values(), 22.0]) for each in comparison.rows))
+    others = [
+        table(row("none", NONE)),
+        replace(comparison, recipe=TrainRecipe(cutout=8)),
+        replace(comparison, train_images=99),
+        replace(comparison, rows=tuple(replace(each, hashes=("sha256:1",)) for each in comparison.rows)),
+    ]
+    for then, stay in ((comparison, True), (more_seeds, True), *((other, False) for other in others)):
+        publish(comparison, tmp_path)
+        publish_per_op(measured, tmp_path)
+        publish(then, tmp_path)
+        assert [(tmp_path / name).exists() for name in ("per_op.json", "per_op.md")] == [stay, stay]
+    publish_per_op(measured, tmp_path)
+    (tmp_path / "comparison.json").write_text("{")
+    publish(comparison, tmp_path)
+    assert not (tmp_path / "per_op.md").exists()

@@ -22,11 +22,10 @@ from fasteraa import Choice, Policy, RaceConfig, SearchConfig, SubPolicy, race, 
 from fasteraa.comparison.per_op import Drop, OpHarm, PerOp, SubPolicyHarm
 from fasteraa.comparison.table import Comparison, ComparisonRow
 from fasteraa.errors import FasterAAError, RunError
-from fasteraa.report import page as page_module
 from fasteraa.report.charts import Forest
 from fasteraa.report.comparison import per_op_markdown, publish, read_comparison, to_markdown
 from fasteraa.report.outputs import _write_answer
-from fasteraa.report.page import Options, blocks, make_page, time_words, view, write_report
+from fasteraa.report.page import Options, blocks, make_page, render, time_words, view, write_report
 from fasteraa.report.preview import draw_sheet
 from fasteraa.report.run_record import read_run, status
 from fasteraa.report.serve import make_server
@@ -208,7 +207,7 @@ def test_what_it_shows(run, compared):
         "sample: 32 images of 10 classes at 8 x 8 pixels", "2 of 2 epochs", "The search is finished.",
         "Strength: every image passes through 2 sub-policies.", "About ", "Use faster-aa-x2: 42.0%.",
         "faster-aa-x2 (chosen) -9.0 42.0 1.550 97% 2", "none 50.0 1", "uniform lost in epoch 1 +0.0 50.0 1",
-        "Not raced for want of time: uniform-x3",
+        "Not raced for lack of time: uniform-x3",
         "rotate -3.0 ± 2.5 invert +12.3 ± 4.0",
         "Methods faster-aa, op-effects, published",
         "Race 1 min 20 s, 4 trainings of up to 60 epochs of small, 3 folds",
@@ -303,11 +302,11 @@ def test_the_folder_of_a_race(raced):
     known = json.loads((raced / "result.json").read_text())
     assert known["recommendation"] in text
     assert text.count("(chosen)") == 1
-    assert ("Of the policy to use. A column is a stage" in text) != (nothing or single)
+    assert ("This is the policy to use. A column is a stage" in text) != (nothing or single)
     assert "sample: 32 images of 10 classes at 8 x 8 pixels" in text
     policies = f"none,mine={raced}/candidates/mine.json,uniform"
     config = raced / "config.toml"
-    assert f"fasteraa race --policies '{policies}' --config {config} --device cpu --out runs/again" in text
+    assert f"fasteraa race --policies {policies} --config {config} --device cpu --out runs/again" in text
 
 
 def test_a_race_under_way(raced, tmp_path):
@@ -549,8 +548,8 @@ def test_the_folder_of_version_01_still_has_a_page(copy):
     assert [attributes["id"] for attributes in page.all("section")] == [
         name for name in SECTIONS if name not in ("tried", "per-op")
     ]
-    assert "Of the gradient search's policy." in page.text()
-    assert "settings of today: fasteraa search --out runs/again" in page.text()
+    assert "This is the gradient search's policy." in page.text()
+    assert "defaults of this version: fasteraa search --out runs/again" in page.text()
     assert status(copy) | {"version": ""} == {"state": "finished", "epochs": 2, "planned": 2, "version": ""}
 
 
@@ -561,7 +560,7 @@ def test_missing_pieces(copy):
     for name, words in (
         ("methods/faster-aa/metrics.jsonl", "No epoch is done yet"),
         ("methods/faster-aa/checkpoint.pt", "How often an image is transformed by the operation"),
-        ("methods/faster-aa/faster-aa.json", "Of the policy to use."),
+        ("methods/faster-aa/faster-aa.json", "This is the policy to use."),
         ("result.json", "faster-aa-x2 (chosen) 42.0 1.550 2"),
         ("preview.png", "Sub-policy 1"),
         ("methods/faster-aa/start.json", "holds neither the start of the gradient search nor its checkpoint"),
@@ -600,7 +599,7 @@ def test_pictures_have_the_size_that_was_asked_for_or_the_images_own(copy, monke
     lines = file.read_text().splitlines()
     assert "size = 8" in lines
     begin_with(copy, "\n".join(line if each == "size = 8" else each for each in lines))
-    monkeypatch.setattr(page_module, "images_of", lambda name, source, size, *rest: asked.append(size))
+    monkeypatch.setattr(render, "images_of", lambda name, source, size, *rest: asked.append(size))
     make_page(copy, Options(source="sample"))
     assert asked == [size]
 

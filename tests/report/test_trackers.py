@@ -110,7 +110,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_search_continues(where, tiny, 
     assert broken.calls.count(where) == 1  # and nothing more after it
     assert well.calls == ["start", "log", "log", "log", "finish"]
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"broken failed and is left out from here on: no answer from http://***@example.org to {where}" in str(
+    assert f"broken failed and is no longer used: no answer from http://***@example.org to {where}" in str(
         warning.getMessage()
     )
 
@@ -300,7 +300,7 @@ def test_wandb_without_a_key_stays_offline_and_notes_a_signal(alone, monkeypatch
     out = tmp_path / "run"
     with pytest.raises(Stopped), track("wandb", interrupting(), folder=out, config=quick, progress=Lines()) as tracking:
         search(tiny, quick, out=out, progress=tracking)
-    assert "an offline run, which this sends: wandb sync" in capsys.readouterr().out
+    assert "an offline run; to send it: wandb sync" in capsys.readouterr().out
     (file,) = out.glob("wandb/offline-run-*/*.wandb")
     records = whole_run(file)
     (end,) = [record.exit for record in records if record.WhichOneof("record_type") == "exit"]
@@ -315,7 +315,7 @@ def test_wandb_without_an_answer_stays_offline(alone, monkeypatch, tmp_path, cap
         tracking.begin({"epochs": 3})
         tracking.log({"search/distance": 0.5}, 1)
     out, error = capsys.readouterr()
-    assert "an offline run, which this sends: wandb sync" in out
+    assert "an offline run; to send it: wandb sync" in out
     assert KEY not in out + error
     (file,) = (tmp_path / "run").glob("wandb/offline-run-*/*.wandb")
     (row,) = [items_of(r.history) for r in whole_run(file) if r.WhichOneof("record_type") == "history"]
@@ -411,7 +411,7 @@ def test_mlflow_server(mlflow_server, fasteraa, monkeypatch, tiny, quick, tmp_pa
     assert gradient(result)["finished"]
     assert recorder.calls == ["start", "log", "log", "log", "finish"]
     (warning,) = [record.getMessage() for record in caplog.records if record.name.startswith("fasteraa")]
-    assert warning.startswith("mlflow failed and is left out from here on:")
+    assert warning.startswith("mlflow failed and is no longer used:")
     assert PASSWORD not in warning
 
 

@@ -9,10 +9,11 @@ import torch
 from fasteraa.errors import ConfigError
 from fasteraa.methods import make_methods
 from fasteraa.methods.config import SearchConfig
-from fasteraa.runtime import device
 from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.selection import config as module
-from fasteraa.selection.config import RaceConfig, race_recipe, write_settings
+from fasteraa.selection import recipe as module
+from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.recipe import race_recipe
+from fasteraa.selection.settings_file import write_settings
 from fasteraa.train.recipe import TrainRecipe, choose_recipe
 
 from .conftest import brightness_classes
@@ -22,7 +23,7 @@ CONFIG = SearchConfig()
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.setattr(device, "find_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(module, "find_device", lambda name: torch.device("cuda"))
 
 
 def test_a_cpu_races_the_small_network():

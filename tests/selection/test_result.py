@@ -10,8 +10,10 @@ import pytest
 
 from fasteraa.methods import Candidate, Expected
 from fasteraa.policy.named import named
+from fasteraa.selection import result as result_module
 from fasteraa.selection.ranking import choose
-from fasteraa.selection.result import RaceResult, Result, chosen_policy, difference_words
+from fasteraa.selection.recommendation import difference_words
+from fasteraa.selection.result import RaceResult, Result, chosen_policy
 from fasteraa.selection.schedule import Round
 from fasteraa.train.statistics import Estimate
 
@@ -49,6 +51,16 @@ def test_who_has_learned_little_is_told_to_train_longer_first():
     assert "longer before" not in result_of(replace(none, length=2.0), a).sentence()  # not the length to come
     smoothed = replace(result_of(none, a), recipe=replace(RECIPE, label_smoothing=0.1))
     assert "longer before" not in smoothed.sentence()
+
+
+def test_probabilities_are_computed_once(monkeypatch):
+    """For the table of all candidates and for the sentence together."""
+    asked = []
+    monkeypatch.setattr(result_module, "better_than_none", lambda trials: asked.append(trials) or {"a": 0.9})
+    result = result_of(trial("a", (5.0,)), trial("b", (5.5,)), trial("none", (6.0,)), folds=1)
+    assert [row.better for row in result.table] == [0.9, None, None]
+    assert result.table is result.table
+    assert asked == [result.trials]
 
 
 def test_one_training_has_no_interval():

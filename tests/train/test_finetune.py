@@ -13,7 +13,9 @@ from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError
 from fasteraa.methods.config import SearchConfig
 from fasteraa.policy import Policy
-from fasteraa.selection.config import RaceConfig, fine_tuning, race_recipe, settings_text
+from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.recipe import fine_tuning, race_recipe
+from fasteraa.selection.settings_file import settings_text
 from fasteraa.train.device_batches import DeviceFeed, centre, mixed
 from fasteraa.train.group import set_rates
 from fasteraa.train.recipe import (

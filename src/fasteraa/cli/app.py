@@ -66,7 +66,7 @@ Type this first:
                                    Without photos/: an embedded sample
 Then:
   fasteraa report runs/search      what to use and why, on one page
-  fasteraa compare photos/ -p none,chosen=runs/search      is it so? on test images
+  fasteraa compare photos/ -p none,chosen=runs/search      check it on test images
   fasteraa export runs/search --to python --out augment.py
   fasteraa --help                  all commands
   fasteraa --install-completion    the Tab key completes commands and options"""
@@ -138,13 +138,13 @@ def search_command(
     methods: Annotated[
         str | None,
         typer.Option(
-            help=f"What proposes policies, with commas between: {', '.join(METHODS.builtin)}.",
+            help=f"Methods that propose policies, separated by commas: {', '.join(METHODS.builtin)}.",
             show_default=",".join(DEFAULT_METHODS),
         ),
     ] = None,
     race: Annotated[
         bool | None,
-        typer.Option(help="Decide by short trainings, measured on images they did not see.", show_default="race"),
+        typer.Option(help="Decide by short trainings, measured on held-out images.", show_default="race"),
     ] = None,
     race_minutes: RaceMinutes = None,
     race_trainings: RaceTrainings = None,
@@ -184,13 +184,14 @@ def search_command(
     json_: AsJson = False,
 ) -> None:
     """Find the policy to use for your images."""
-    from fasteraa.cli.search import check_command, effective, run_search, trains_first
+    from fasteraa.cli.search import check_command, effective, run_search
 
-    if race is False and not trains_first(methods):
-        refuse_unused(context, (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address"), "with --no-race")
     file = config or _own_settings(out, resume)
     asked = effective(_flags(locals()), file, preset, source, race, _race_flags(locals()), methods, minutes)
     check_command(asked, file, out, resume, "search")
+    if not asked.trains:
+        of_training = (*_RACE_FLAGS.values(), "jobs", "devices", "engine", "address")
+        refuse_unused(context, of_training, "without a race (--race)")
     trackers = [*(tracker or []), *(["tensorboard"] if tensorboard else [])]
     where = {"jobs": jobs, "device": device, "devices": devices, "engine": engine, "address": address}
     run_search(source, out, asked, resume, trackers, json_, data_root=data_root, minutes=minutes, **where)
@@ -203,7 +204,7 @@ def race_command(
     policies: Annotated[
         str,
         typer.Option(
-            "--policies", "-p", help="Names, files or run folders with commas between; LABEL=FILE gives one a name."
+            "--policies", "-p", help="Names, files or run folders, separated by commas; LABEL=FILE names one."
         ),
     ] = "none,trivialaugment-wide,general-or-trivial",
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/race"),
@@ -234,8 +235,8 @@ def race_command(
     address: Address = None,
     data_root: DataRoot = None,
     resume: Resume = False,
-    seeds: Annotated[int, typer.Option(min=1, help="With -- COMMAND: seeds of each policy, at most.")] = 3,
-    to: Annotated[str, typer.Option(help=f"With -- COMMAND: what {{policy}} is a file for, {TARGET_NAMES}.")] = "json",
+    seeds: Annotated[int, typer.Option(min=1, help="With -- COMMAND: at most this many seeds for each policy.")] = 3,
+    to: Annotated[str, typer.Option(help=f"With -- COMMAND: the format of {{policy}}: {TARGET_NAMES}.")] = "json",
     maximize: Annotated[bool, typer.Option("--maximize", help="With -- COMMAND: a larger score is better.")] = False,
     run_minutes: Annotated[float | None, typer.Option(help="With -- COMMAND: a limit on each run, in minutes.")] = None,
     json_: AsJson = False,
@@ -262,7 +263,7 @@ def race_command(
 
 
 def _own_settings(out: Path, resume: bool) -> Path | None:
-    """The file of a run that is resumed: it has its own settings."""
+    """The settings of a run that is resumed."""
     from fasteraa.runtime.run_folder import RunFolder
 
     if not resume:
@@ -312,7 +313,7 @@ def config_command(
 ) -> None:
     """Print the settings of a search as TOML.
 
-    Those of the search, of the race, and of the training that judges, as --config takes them.
+    Settings of the search, of the race and of its trainings, in the format of --config.
     """
     from fasteraa.cli.search import print_config
 
@@ -332,7 +333,7 @@ def preview(
     out: Annotated[Path, typer.Option("--out", "-o", help="The picture to write.")] = Path("sheet.png"),
     size: Size = None,
     columns: Annotated[int, typer.Option(min=1, help="Images shown of each sub-policy.")] = 6,
-    seed: Annotated[int, typer.Option(min=0, help="Which images, and all draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of images and of all draws.")] = 0,
     window: Window = None,
     data_root: DataRoot = None,
 ) -> None:
@@ -372,8 +373,8 @@ PolicyArgument = Annotated[
 @app.command("show")
 def show(
     policy: PolicyArgument = None,
-    discrete: Annotated[bool, typer.Option(help="Keep the likeliest operation of each stage alone.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="All names, a line each.")] = False,
+    discrete: Annotated[bool, typer.Option(help="Keep only the likeliest operation of each stage.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List all names, one per line.")] = False,
     json_: AsJson = False,
 ) -> None:
     """Print a policy in words, or the names of all that need no file."""
@@ -394,7 +395,7 @@ def show(
     chosen = load_policy(policy)
     shown = chosen.discretize() if discrete else chosen
     words = shown.to_json() if json_ else shown.describe()
-    legend = "In brackets one operation is drawn: its share, its name, how often it is applied, how strongly."
+    legend = "One of the operations in brackets is drawn; each has its share, name, probability and strength."
     echo(words if json_ or "[" not in words else f"{words}\n{legend}")
 
 
@@ -419,7 +420,7 @@ def bench_apply(
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
     json_: AsJson = False,
 ) -> None:
-    """Measure images a second, beside other libraries.
+    """Measure images per second, beside other libraries.
 
     On one CPU thread or on a GPU, beside torchvision v2, timm and kornia.
     """
@@ -450,7 +451,7 @@ def bench_search(
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
     json_: AsJson = False,
 ) -> None:
-    """Measure milliseconds a step of a search.
+    """Measure milliseconds per step of a search.
 
     Plain with chunks of 8, fast (on a GPU: by kernels and without), and the critic alone.
     """
@@ -473,14 +474,14 @@ def bench_offline(
     copies: Annotated[int, typer.Option(min=1, help="Augmented copies of each.")] = 3,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.01, help="Time for the policy and the encoder alone.")] = 5.0,
-    jpeg: Annotated[bool, typer.Option("--jpeg", help="Read JPEG files and write such, instead of arrays.")] = False,
+    jpeg: Annotated[bool, typer.Option("--jpeg", help="Read and write JPEG files instead of arrays.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Append the measurement to this JSON-lines file.")] = None,
     json_: AsJson = False,
 ) -> None:
     """Measure fasteraa apply, beside its parts.
 
-    Images a second, beside the policy and the encoder alone, what limits it, and the memory of its workers.
+    Images per second, beside the policy and the encoder alone; what limits it; and the memory of its workers.
     """
     from fasteraa.bench import report
     from fasteraa.bench.offline import run_offline

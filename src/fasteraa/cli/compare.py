@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="The folder (default: runs/compare-DATA); what is found there is not run again."),
+    typer.Option("--out", "-o", help="The folder (default: runs/compare-DATA); runs that are there are not repeated."),
 ]
 Network = Annotated[str, typer.Option(help="auto, wrn-40-2, wrn-28-10, small, timm:NAME, ...")]
 Preset = Annotated[str | None, typer.Option(help="The paper's training: cifar/wrn-40-2, svhn/wrn-28-10, ...")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the images (default: by the recipe).")]
-BatchSize = Annotated[int | None, typer.Option(min=2, help="Images of a step (default: by the recipe).")]
-LearningRate = Annotated[float | None, typer.Option("--lr", help="Learning rate (default: by the recipe).")]
-WeightDecay = Annotated[float | None, typer.Option(help="Weight decay (default: by the recipe).")]
-Optimizer = Annotated[str | None, typer.Option(help="sgd or adamw (default: by the recipe).")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the images (default: the recipe's).")]
+BatchSize = Annotated[int | None, typer.Option(min=2, help="Images of a step (default: the recipe's).")]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="Learning rate (default: the recipe's).")]
+WeightDecay = Annotated[float | None, typer.Option(help="Weight decay (default: the recipe's).")]
+Optimizer = Annotated[str | None, typer.Option(help="sgd or adamw (default: the recipe's).")]
 Freeze = Annotated[bool | None, typer.Option("--freeze", help="Train the head alone: a linear probe.")]
 Cutout = Annotated[int | None, typer.Option(min=0, help="Pixels cut out after every policy but none.")]
 Flip = Annotated[bool | None, typer.Option(help="Random horizontal flip; switch it off for text and digits.")]
-Subset = Annotated[int | None, typer.Option(min=2, help="Train on so many images, evenly over the classes.")]
+Subset = Annotated[int | None, typer.Option(min=2, help="Train on this many images, spread evenly over the classes.")]
 HeldOut = Annotated[
     float | None, typer.Option(help="Measure on this share of the training images instead of the test images.")
 ]
@@ -69,7 +69,7 @@ def compare_command(
         typer.Option(
             "--policies",
             "-p",
-            help="Names, files or run folders with commas between; LABEL=A+B+C puts several in one row.",
+            help="Names, files or run folders, separated by commas; LABEL=A+B+C puts several in one row.",
         ),
     ] = "none,trivialaugment-wide,uniform",
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each policy.")] = 3,
@@ -170,7 +170,7 @@ def compare_command(
         echo(files)
     if comparison.diverged:
         raise RunError(
-            f"these runs diverged, the table is of the others: {'; '.join(comparison.diverged)}; "
+            f"these runs diverged and are not in the table: {'; '.join(comparison.diverged)}; "
             "lower the learning rate (--lr)"
         )
 
@@ -179,7 +179,7 @@ def compare_command(
 def evaluate_command(
     source: SourceArgument = None,
     policy: Annotated[str, typer.Option("--policy", "-p", help="A policy file, a run folder, or a name.")] = "none",
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order and draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, order and draws.")] = 0,
     out: Out = None,
     network: Network = "auto",
     pretrained: Pretrained = False,
@@ -210,7 +210,8 @@ def evaluate_command(
     """
     from fasteraa.api import evaluate
     from fasteraa.cli.tables import print_json
-    from fasteraa.report.comparison import plain, seen_words
+    from fasteraa.report.comparison import seen_words
+    from fasteraa.runtime.documents import plain
     from fasteraa.runtime.progress import Lines
     from fasteraa.runtime.ranks import own_rank
 
@@ -261,7 +262,7 @@ def _train_settings(given: Mapping[str, Any], set_: Sequence[str] | None) -> dic
 
 
 def _folder(source: str | None) -> Path:
-    """One for each data set, as its name shows: a comparison takes the place of what was there of another."""
+    """One for each data set: a comparison replaces what its folder holds."""
     from fasteraa.data.image_folder import folder_name
     from fasteraa.data.resolve import SAMPLE
     from fasteraa.runtime.files import as_file_name
@@ -285,5 +286,6 @@ def _print(comparison: Comparison, out: Path, per_op: bool) -> None:
 
     print_table("Errors", columns(comparison), table_rows(comparison))
     echo(f"{caption(comparison)}\n{sentence(comparison)}")
-    if per_op and (out / "per_op.md").is_file():
-        echo(f"{(out / 'per_op.md').read_text()}\nper operation: {out / 'per_op.md'}, {out / 'per_op.json'}")
+    page = out / "per_op.md"
+    if per_op and page.is_file():
+        echo(f"{page.read_text(encoding='utf-8')}\nper operation: {page}, {out / 'per_op.json'}")

@@ -1,6 +1,6 @@
 """A mistake on the command line in one line: what is wrong, what was given, what there is, where the help is.
 
-Typer brought its own copy of click at some time, so errors are known here by what they carry, not by their class.
+Some versions of Typer bring their own copy of click, so errors are recognised by their attributes, not by their class.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def usage_line(error: Any, root: Any, words: Sequence[str]) -> str:
 
 
 def refuse_unused(context: Any, names: Sequence[str], where: str) -> None:
-    """Flags that were given, but would have no effect: who gave them expects one."""
+    """An error for flags that were given and have no effect."""
     given = [name for name in names if context.get_parameter_source(name).name == "COMMANDLINE"]
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -90,7 +90,7 @@ def _no_such_flag(flag: str, command: Any) -> str:
 
 
 def refuse_empty_paths(words: Sequence[str]) -> None:
-    """An empty one would stand for the current folder; often it is a variable of a shell that has no value."""
+    """An empty path would mean the current folder; often it is a shell variable without a value."""
     for names in _PATHS:
         if _given(names, words) == " ''":
             raise ConfigError(f"{names[0]} must name a file or folder, got ''")

@@ -15,18 +15,18 @@ app.add_typer(hub_app, name="hub")
 
 Shared = Annotated[str, typer.Argument(metavar="POLICY", help="A policy file, a run folder, or a name.")]
 License = Annotated[str | None, typer.Option("--license", help="As the hub names it, such as cc0-1.0 or mit.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="For the card; may be given several times.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Tag for the card; may be given several times.")]
 
 
 @hub_app.command("push")
 def push_command(
     policy: Shared,
-    repo: Annotated[str, typer.Argument(help="USER/NAME; it is made if it is not there.")],
-    private: Annotated[bool | None, typer.Option(help="Who may see a repository that is made now.")] = None,
+    repo: Annotated[str, typer.Argument(help="USER/NAME; created if it does not exist.")],
+    private: Annotated[bool | None, typer.Option(help="Make a new repository private or public.")] = None,
     license_: License = None,
     tag: Tags = None,
     revision: Annotated[str | None, typer.Option(help="The branch to commit to (default: main).")] = None,
-    message: Annotated[str | None, typer.Option(help="Of the commit (default: name and hash of the policy).")] = None,
+    message: Annotated[str | None, typer.Option(help="The message (default: name and hash of the policy).")] = None,
 ) -> None:
     """Share a policy with a card that explains it. Log in once with `hf auth login`."""
     from fasteraa.policy.resolve import load_policy
@@ -56,7 +56,7 @@ def pull_command(
 @hub_app.command("card")
 def card_command(
     policy: Shared,
-    repo: Annotated[str | None, typer.Argument(help="USER/NAME, for the lines that tell how to use it.")] = None,
+    repo: Annotated[str | None, typer.Argument(help="USER/NAME, for the lines that show how to use it.")] = None,
     license_: License = None,
     tag: Tags = None,
 ) -> None:

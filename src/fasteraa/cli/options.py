@@ -24,7 +24,7 @@ def about_race(setting: str) -> str:
 
 
 def command_line() -> str:
-    """What was asked for, as it can be given again."""
+    """The command line as it was given, quoted for a shell."""
     return shlex.join(["fasteraa", *sys.argv[1:]])
 
 
@@ -64,9 +64,9 @@ Subset = Annotated[int | None, typer.Option(help=about("subset"))]
 HeldOut = Annotated[float | None, typer.Option(help=about("held_out"), show_default="0")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Window = Annotated[str | None, typer.Option(help=about("window"), metavar="LOW,HIGH")]
-Size = Annotated[int | None, typer.Option(help="Image side (default: by the images).")]
+Size = Annotated[int | None, typer.Option(help="Image side (default: that of the images).")]
 SearchSize = Annotated[int | None, typer.Option(help=about("size"))]
-Ops = Annotated[str | None, typer.Option(help=about("ops") + " Names with commas between.")]
+Ops = Annotated[str | None, typer.Option(help=about("ops") + " Names separated by commas.")]
 SubPolicies = Annotated[int | None, typer.Option(help=about("sub_policies"), show_default="10")]
 OperationCount = Annotated[int | None, typer.Option(help=about("operation_count"), show_default="2")]
 Critic = Annotated[str | None, typer.Option(help=about("critic"), show_default="auto")]
@@ -92,12 +92,10 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Trainings at once (defaul
 RunsAtOnce = Annotated[
     int | None, typer.Option(min=1, help="Runs at once (default: up to 8 small ones on a GPU, cores on a CPU).")
 ]
-Minutes = Annotated[float | None, typer.Option(help="A limit on everything together.")]
-EndEarly = Annotated[float | None, typer.Option(help="End early; the same command continues.")]
+Minutes = Annotated[float | None, typer.Option(help="A limit on everything together, in minutes.")]
+EndEarly = Annotated[float | None, typer.Option(help="End after this many minutes; the same command continues.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-Devices = Annotated[
-    str | None, typer.Option(help="Trainings go to these GPUs, such as 0,1 (default: to all of the machine).")
-]
+Devices = Annotated[str | None, typer.Option(help="GPUs for trainings, such as 0,1 (default: all of the machine).")]
 EngineName = Annotated[
     str, typer.Option("--engine", help="What trains: local (this machine), ray (a cluster) or another package's.")
 ]

@@ -35,7 +35,7 @@ def reproduce_command(
     quick: Annotated[bool, typer.Option("--quick", help="Tiny data and networks on the CPU, in seconds.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The folder (default: runs/reproduce); what is found there is not run again."),
+        typer.Option("--out", "-o", help="The folder (default: runs/reproduce); runs that are there are not repeated."),
     ] = None,
     data_root: DataRoot = None,
     source: Annotated[
@@ -43,9 +43,10 @@ def reproduce_command(
         typer.Option(help="FILE.npz in place of the named sets, or NAME=FILE.npz for one; may be given several times."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of every number (default: 3, as the paper).")] = None,
-    subset: Annotated[int | None, typer.Option(min=2, help="Train networks on so many images.")] = None,
+    subset: Annotated[int | None, typer.Option(min=2, help="Train networks on this many images.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Only lines with this in data, network or label; several narrow it down.")
+        list[str] | None,
+        typer.Option(help="Only lines with this in data, network or label; of several, with all."),
     ] = None,
     jobs: RunsAtOnce = None,
     minutes: EndEarly = None,
@@ -58,7 +59,7 @@ def reproduce_command(
     ] = False,
     norm_free: Annotated[
         bool,
-        typer.Option("--norm-free", help="Search with our critic: no batch norm, and every image draws for itself."),
+        typer.Option("--norm-free", help="Search with our critic: no batch norm, and draws for each image."),
     ] = False,
     device: Device = "auto",
     devices: Devices = None,

@@ -15,7 +15,8 @@ from fasteraa.errors import ConfigError
 from fasteraa.methods import DEFAULT_METHODS, METHODS, Method, Published, load_method, make_methods
 from fasteraa.methods.config import SearchConfig, make_config, paper_settings, read_config, read_tables
 from fasteraa.runtime.documents import quoted
-from fasteraa.selection.config import RaceConfig, settings_text
+from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.settings_file import settings_text
 
 if TYPE_CHECKING:
     from fasteraa.selection.result import Result
@@ -37,6 +38,11 @@ class Asked:
     training: RaceConfig | None = None  # of methods that train, where there is no race
     note: str = ""  # about the preset
 
+    @property
+    def trains(self) -> bool:
+        """Whether anything is trained beside the critic of a search: by a race, or by the first method."""
+        return self.race is not None or self.training is not None
+
     def make_methods(self) -> list[Method]:
         return make_methods(self.methods, self.of_methods)
 
@@ -52,45 +58,56 @@ def effective(
     minutes: float | None = None,
 ) -> Asked:
     """`race` and `methods` None leave it to the file, where there is one. `minutes` limits everything together."""
-    (settings, note), given = _preset(preset, source), dict(flags)
     tables = read_tables(config) if config is not None else {}
-    settings |= read_config(config) if config is not None else {}
-    own, train, of_methods = _assigned(given.pop("set_", ()))
-    settings |= own
-    read = {"ops": _list, "window": parse_window}
-    settings |= {name: read[name](value) if name in read else value for name, value in given.items()}
+    set_search, set_training, set_methods = _assigned(flags.get("set_", ()))
+    search, note = _search_settings(flags, config, preset, source, set_search)
     run = _table(tables, "run")
     raced = run.get("race", True) if race is None else race
     of_file = _methods(run.get("methods"))
     chosen = tuple(_list(methods)) if methods else of_file or DEFAULT_METHODS
-    trains = not raced and load_method(chosen[0]).trains  # without a race the first method alone is asked
-    if not raced and not trains and (train or race_flags):
-        idle = f"--set train.{next(iter(train))}" if train else "a setting of the race"
-        raise ConfigError(f"{idle} has no effect without a race (--race)")
+    trains = raced or load_method(chosen[0]).trains  # without a race the first method alone is asked
+    if set_training and not trains:
+        raise ConfigError(f"--set train.{next(iter(set_training))} has no effect without a race (--race)")
     published = _published(chosen if raced else chosen[:1], source) if preset else {}
-    given_race = {**_table(tables, "race"), **(race_flags or {})}
-    preset_race, preset_train = _published_training(published, given_race, minutes)
-    race_settings = {**preset_race, **given_race}
-    if "minutes" in (race_flags or {}) and (count := race_settings.get("trainings")) is not None:
-        raise ConfigError(f"--race-minutes has no effect on a race of {count} trainings: --minutes ends it")
-    race_settings["train"] = {**preset_train, **_table(tables, "train"), **train}
-    judged = _race_config(race_settings) if raced or trains else None
-    kept = {name: {**each.settings, **_table(tables, "methods").get(name, {})} for name, each in published.items()}
+    training = _training_settings(tables, race_flags or {}, set_training, published, minutes) if trains else None
     return Asked(
-        make_config(settings),
-        judged if raced else None,
-        chosen,
-        of_file,
-        _of_methods({**_table(tables, "methods"), **kept}, of_methods, chosen),
-        None if raced else judged,
-        note,
+        config=search,
+        race=training if raced else None,
+        methods=chosen,
+        methods_of_file=of_file,
+        of_methods=_of_methods(_table(tables, "methods"), published, set_methods, chosen),
+        training=None if raced else training,
+        note=note,
     )
 
 
-def trains_first(methods: str | None) -> bool:
-    """Whether the first of these methods trains: without a race it alone is asked."""
-    names = _list(methods or "")
-    return names[0] in METHODS.names() and load_method(names[0]).trains
+def _search_settings(
+    flags: Mapping[str, Any], config: Path | None, preset: str | None, source: str | None, assigned: Mapping[str, Any]
+) -> tuple[SearchConfig, str]:
+    """Those of the preset, of the file, of `--set` and of flags, the later over the earlier; a note on the preset."""
+    of_preset, note = _preset(preset, source)
+    of_file = read_config(config) if config is not None else {}
+    parsers = {"ops": _list, "window": parse_window}
+    given = {name: parsers[name](value) if name in parsers else value for name, value in flags.items()}
+    given.pop("set_", None)
+    return make_config({**of_preset, **of_file, **assigned, **given}), note
+
+
+def _training_settings(
+    tables: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    assigned: Mapping[str, Any],
+    published: Mapping[str, Published],
+    minutes: float | None,
+) -> RaceConfig:
+    """Those of the race, or of methods that train: what was published, the file, `--set` and flags, in this order."""
+    given = {**_table(tables, "race"), **flags}
+    of_preset, train_of_preset = _published_training(published, given, minutes)
+    settings = {**of_preset, **given}
+    if "minutes" in flags and (count := settings.get("trainings")) is not None:
+        raise ConfigError(f"--race-minutes has no effect on a race of {count} trainings: --minutes ends it")
+    settings["train"] = {**train_of_preset, **_table(tables, "train"), **assigned}
+    return _race_config(settings)
 
 
 def _published(names: Sequence[str], source: str | None) -> dict[str, Published]:
@@ -137,15 +154,19 @@ def _assigned(texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], dic
 
 
 def _of_methods(
-    of_file: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], chosen: Sequence[str]
+    of_file: Mapping[str, Any],
+    published: Mapping[str, Published],
+    given: Mapping[str, Mapping[str, Any]],
+    chosen: Sequence[str],
 ) -> dict[str, dict[str, Any]]:
-    """Settings of the methods that take part: those of the file, then those that were given."""
+    """Settings of the methods that take part: those that were published, those of the file, those that were given."""
     for name in given:
         if name not in chosen:
             raise ConfigError(
                 f"--set {name}.{next(iter(given[name]))} has no effect without that method: --methods {name},..."
             )
-    return {name: {**_table(of_file, name), **given.get(name, {})} for name in chosen}
+    of_preset = {name: each.settings for name, each in published.items()}
+    return {name: {**of_preset.get(name, {}), **_table(of_file, name), **given.get(name, {})} for name in chosen}
 
 
 def _race_config(settings: Mapping[str, Any]) -> RaceConfig:
@@ -176,11 +197,11 @@ def check_command(asked: Asked, file: Path | None, out: Path, resume: bool, comm
         return
     other = "race" if command == "search" else "search"
     where = f"the run in {str(out)!r}" if resume else f"the config {str(file)!r}"
-    raise ConfigError(f"{where} is one of fasteraa {other}: give it to that command")
+    raise ConfigError(f"{where} is for fasteraa {other}: give it to that command")
 
 
 def _preset(name: str | None, source: str | None) -> tuple[dict[str, Any], str]:
-    """Settings, and what is to be said where nothing was published for these images."""
+    """Settings, and a note where nothing was published for these images."""
     if name is None:
         return {}, ""
     if name not in PRESETS:
@@ -189,10 +210,8 @@ def _preset(name: str | None, source: str | None) -> tuple[dict[str, Any], str]:
 
     name_of = _set_name(source)
     if name_of not in RECIPES:
-        why = (
-            f"--preset paper: nothing was published for {quoted(name_of)}, so all images and the settings for CIFAR-10"
-        )
-        return paper_settings(), why
+        unknown = f"--preset paper: nothing was published for {quoted(name_of)}"
+        return paper_settings(), f"{unknown}, so the search takes all images and the settings for CIFAR-10"
     subset = RECIPES[name_of]
     images = {"subset": subset.subset, "size": subset.size, "classes": subset.classes}
     return {**paper_settings(name_of), **{name: value for name, value in images.items() if value is not None}}, ""

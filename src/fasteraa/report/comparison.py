@@ -15,9 +15,10 @@ from fasteraa.comparison.table import Comparison, ComparisonRow, is_yardstick
 from fasteraa.errors import FasterAAError, RunError
 from fasteraa.policy.describe import describe_sub_policy
 from fasteraa.report.svg import Scale, bar, dot, drawing, error_bar, short, text, x_axis
-from fasteraa.runtime.documents import cut, read_json
+from fasteraa.runtime.documents import cut, plain, read_json
 from fasteraa.runtime.files import sealed, unsealed, write_atomic
-from fasteraa.train.recipe import TrainRecipe
+from fasteraa.runtime.words import counted
+from fasteraa.train.recipe import TrainRecipe, epochs_words
 from fasteraa.train.split import twice_words
 from fasteraa.train.statistics import Estimate, estimate, p_words
 
@@ -83,8 +84,8 @@ def difference(estimated: Estimate | None, runs: int, digits: int = 2) -> str:
 
 
 def sentence(comparison: Comparison) -> str:
-    """What the table says, whichever way it went, which runs its means are without, and which rows to trust less."""
-    lost = f" Diverged, and in no mean: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
+    """The ranking, missing and diverged runs, and the rows to trust less."""
+    lost = f" Diverged, excluded from the means: {'; '.join(comparison.diverged)}." if comparison.diverged else ""
     overlap = comparison.overlap_count
     twice = f" {twice_words(overlap, comparison.held_out_images)}." if overlap else ""
     return _ranking(comparison) + _missing_words(comparison) + lost + seen_words(comparison.seen) + twice
@@ -93,9 +94,9 @@ def sentence(comparison: Comparison) -> str:
 def _missing_words(comparison: Comparison) -> str:
     if not comparison.missing:
         return ""
-    count = "1 run is" if comparison.missing == 1 else f"{comparison.missing} runs are"
+    verb = "is" if comparison.missing == 1 else "are"
     which = "; ".join(f"{label}, {_seeds_words(seeds)}" for label, seeds in comparison.missing_seeds.items())
-    return f" {count} missing{': ' if which else ''}{which}."
+    return f" {counted(comparison.missing, 'run')} {verb} missing{': ' if which else ''}{which}."
 
 
 def _seeds_words(seeds: Sequence[int]) -> str:
@@ -107,19 +108,19 @@ def seen_words(labels: Sequence[str]) -> str:
     if not labels:
         return ""
     return (
-        " The search saw the images that are held out here (unless it had others of this name), which flatters: "
-        f"{', '.join(labels)}."
+        " The search saw the held-out images (unless it had other images of the same name), so these errors may be "
+        f"too low: {', '.join(labels)}."
     )
 
 
 def _ranking(comparison: Comparison) -> str:
     if not comparison.rows:
-        return "No run came to an error." if comparison.diverged else "No run has been made."
+        return "No run has an error." if comparison.diverged else "There are no runs yet."
     ranked = sorted(comparison.rows, key=lambda row: row.error.mean)
     if len(ranked) == 1:
         what, unit = _UNITS[comparison.metric]
         value = f"{interval(ranked[0].error, _digits(comparison))}{unit}"
-        return f"{ranked[0].label}: {value} errors." if what == "error" else f"{ranked[0].label}: {what} {value}."
+        return f"{ranked[0].label}: {what} {value}."
     present = [name for name in YARDSTICKS if any(is_yardstick(name, row.label, row.hashes) for row in ranked)]
     return " ".join([_lowest(ranked, comparison), *(_test(ranked, name) for name in present)])
 
@@ -128,10 +129,10 @@ def _test(ranked: Sequence[ComparisonRow], yardstick: str) -> str:
     others = [row for row in ranked if not is_yardstick(yardstick, row.label, row.hashes)]
     untested = [row.label for row in others if row.against.get(yardstick, _NO_RUNS).n < 2]
     if len(untested) == len(others):
-        return f"No test against {yardstick}: that takes two seeds."
+        return f"No test against {yardstick}: a test takes two seeds."
     ahead, behind = ([row.label for row in others if _clear(row, yardstick, sign)] for sign in (-1, 1))
-    better, worse = (", ".join(labels) or "nobody" for labels in (ahead, behind))
-    rest = f"; not tested, that takes two seeds: {', '.join(untested)}" if untested else ""
+    better, worse = (", ".join(labels) or "no policy" for labels in (ahead, behind))
+    rest = f"; not tested, with fewer than two seeds: {', '.join(untested)}" if untested else ""
     return f"Clearly better than {yardstick} (p < 0.05): {better}; clearly worse: {worse}{rest}."
 
 
@@ -139,7 +140,7 @@ def _lowest(rows: Sequence[ComparisonRow], comparison: Comparison) -> str:
     """By the seeds that all rows have: some seeds are harder than others."""
     shared = sorted(set.intersection(*(set(row.errors) for row in rows)))
     if not shared:
-        return "No seed has a run of every policy: none is called the lowest."
+        return "No seed has a run of every policy, so there is no ranking."
     estimates = {row.label: estimate([row.errors[seed] for seed in shared]) for row in rows}
     least = min(each.mean for each in estimates.values())
     what, unit = _UNITS[comparison.metric]
@@ -149,7 +150,7 @@ def _lowest(rows: Sequence[ComparisonRow], comparison: Comparison) -> str:
         if math.isclose(each.mean, least)
     ]
     uneven = any(len(row.errors) > len(shared) for row in rows)
-    where = f" on what all have ({_seeds_words(shared)})" if uneven else ""
+    where = f" on the runs that all have ({_seeds_words(shared)})" if uneven else ""
     return f"Lowest {what}{where}: {', '.join(lowest)}."
 
 
@@ -161,7 +162,7 @@ def _clear(row: ComparisonRow, yardstick: str, sign: int) -> bool:
 def caption(comparison: Comparison) -> str:
     recipe, count = comparison.recipe, comparison.held_out_images
     cutout = f", cutout of {recipe.cutout} pixels after every policy but none" if recipe.cutout else ""
-    training = f"{recipe.network_words} on {comparison.train_images} images, {_epochs(recipe.epochs)}{cutout}"
+    training = f"{recipe.network_words} on {comparison.train_images} images, {epochs_words(recipe.epochs)}{cutout}"
     rates = ", ".join(
         f"{row.label} {row.learning_rate:.3g}" for row in comparison.rows if row.learning_rate is not None
     )
@@ -185,19 +186,27 @@ def markdown_row(parts: Sequence[str]) -> str:
 
 
 def publish(comparison: Comparison, folder: Path) -> None:
-    """comparison.json, comparison.md and comparison.svg."""
+    """comparison.json, comparison.md and comparison.svg. Losses by operation that are of another comparison go."""
+    if _subject_in(folder) != _subject(comparison):
+        for name in _PER_OP:
+            (folder / name).unlink(missing_ok=True)
     write_atomic(folder / "comparison.json", json.dumps(sealed(plain(comparison.to_dict())), indent=1) + "\n")
     write_atomic(folder / "comparison.md", to_markdown(comparison))
     write_atomic(folder / "comparison.svg", to_svg(comparison))
 
 
-def plain(value: Any) -> Any:
-    """JSON has no infinity: an interval of one run is null."""
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _subject(comparison: Comparison) -> tuple[Any, ...]:
+    """What losses by operation are about: images, training and policies; seeds may be added."""
+    images = (comparison.data, comparison.train_images, comparison.held_out_images, comparison.held_out_from)
+    return *images, plain(asdict(comparison.recipe)), {row.label: row.hashes for row in comparison.rows}
+
+
+def _subject_in(folder: Path) -> tuple[Any, ...] | None:
+    """That of the comparison in a folder; None if there is none, or it is damaged."""
+    try:
+        return _subject(read_comparison(folder / "comparison.json"))
+    except RunError:
+        return None
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -298,6 +307,8 @@ def _row_marks(row: ComparisonRow, x: Scale, y: float) -> list[str]:
 
 # --- what hurts ------------------------------------------------------------------------------------------------------
 
+_PER_OP = ("per_op.json", "per_op.md")
+
 
 def publish_per_op(measured: PerOp, folder: Path) -> None:
     """per_op.json and per_op.md."""
@@ -347,7 +358,3 @@ def per_op_markdown(measured: PerOp) -> str:
             lost = f"{harm.drop.points:+.1f} (±{harm.drop.half:.1f})"
             lines.append(markdown_row([lost, f"{harm.number + 1}. {words}"]))
     return "\n".join(lines) + "\n"
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch{'s' * (count > 1)}"

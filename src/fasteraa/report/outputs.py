@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ from fasteraa.methods.config import SearchConfig
 from fasteraa.policy.policy import Policy
 from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.report.summary import summarise
-from fasteraa.runtime.documents import printable
+from fasteraa.runtime.documents import plain, printable
 from fasteraa.runtime.files import as_file_name, replacing, sealed, write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.result import Result
@@ -82,7 +81,7 @@ def write_scores(result: ScoreResult, folder: RunFolder) -> None:
         "recommendation": result.sentence(),
     }
     content["maximize"] = result.maximize
-    rows = [_finite(asdict(row)) for row in result.table]
+    rows = [plain(asdict(row)) for row in result.table]
     _write_answer(result.policy, {**content, "table": rows}, folder)
     write_atomic(folder.summary, str(result) + "\n")
 
@@ -94,7 +93,7 @@ def result_dict(result: Result) -> dict[str, Any]:
         "policy": result.policy.hash,
         "recommendation": result.sentence(),
         "for_longer": result.for_longer._asdict() if result.for_longer else None,
-        "table": [_finite(asdict(row)) for row in result.table],
+        "table": [plain(asdict(row)) for row in result.table],
         "effects": result.effects.table() if result.effects else None,
         "candidates": {each.label: each.policy.hash for each in result.candidates},
         "note": result.note,
@@ -107,7 +106,7 @@ def tried_by_methods(result: Result) -> dict[str, list[list[Any]]]:
     tried: dict[str, list[list[Any]]] = {}
     for label, details in result.details.items():
         if "tried" in details and details["tried"] not in tried.values():
-            tried[label] = _finite(details["tried"])
+            tried[label] = plain(details["tried"])
     return tried
 
 
@@ -119,15 +118,6 @@ def about_digest(policy: Policy) -> str:
 def race_digest(policy: Policy) -> str:
     """Of the race that chose it, as earlier versions wrote it."""
     return hashlib.sha256(json.dumps(policy.provenance.get("race"), sort_keys=True).encode()).hexdigest()
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: an interval of one training is null."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _shown(

@@ -85,7 +85,7 @@ def draw_sheet(
             sheet.row(*augmented(each.policy, images, columns, generator, masks))
     rest = (len(policy.parts) if policy.scheduled else len(policy.sub_policies)) - len(rows)
     if rest > 0:
-        sheet.words(f"and {rest} more, which are not shown", _PALE)
+        sheet.words(f"and {rest} more, not shown", _PALE)
     return sheet.drawn()
 
 

@@ -114,7 +114,7 @@ def read_run(path: Path, comparison: Path | None = None) -> RunRecord:
 
 def check_is_run(folder: RunFolder) -> None:
     if not folder.path.is_dir():
-        raise RunError(f"a report needs the folder of a run, {str(folder.path)!r} is none")
+        raise RunError(f"a report needs the folder of a run, got {str(folder.path)!r}, which is no folder")
     files = (folder.config, folder.policy, folder.scores, folder.path / "comparison.json")
     if not any(file.exists() for file in files):
         raise RunError(

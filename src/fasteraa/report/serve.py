@@ -107,5 +107,5 @@ def make_server(run: Path, port: int, options: Options | None = None) -> Threadi
         raise RunError(f"port {port} of {HOST} cannot be served ({why}): choose another with --port") from error
 
 
-_ELSEWHERE: Answer = (403, "text/plain", "this page is for the machine that it runs on\n")
+_ELSEWHERE: Answer = (403, "text/plain", "this page is only for the machine that serves it\n")
 _HEADERS = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))

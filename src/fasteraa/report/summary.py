@@ -9,8 +9,10 @@ from fasteraa.methods.op_effects import Effects
 from fasteraa.policy.describe import and_words, sentence
 from fasteraa.policy.policy import Policy
 from fasteraa.runtime.run_folder import RunFolder
+from fasteraa.runtime.words import counted
 from fasteraa.selection.ranking import CLEAR
-from fasteraa.selection.result import RaceResult, Result, bars
+from fasteraa.selection.recommendation import bars
+from fasteraa.selection.result import RaceResult, Result
 
 
 def mass(policy: Policy) -> dict[str, float]:
@@ -64,7 +66,7 @@ _COLUMNS = 100
 
 
 def _effects(effects: Effects) -> str:
-    """Operations that help, that harm, and those of which the trainings cannot tell."""
+    """Operations that help, that harm, and that are unclear."""
     clear = [op for op in effects.of if abs(effects.of[op]) > _CLEAR * effects.errors[op]]
     ranked = sorted(effects.of, key=lambda op: effects.of[op])
     rows = {
@@ -72,7 +74,7 @@ def _effects(effects: Effects) -> str:
         "harm": [op for op in reversed(ranked) if op in clear and effects.of[op] > 0],
         "unclear": [op for op in ranked if op not in clear],
     }
-    count = f"{effects.trainings} trainings"
+    count = counted(effects.trainings, "training")
     if not clear:
         least = min(_CLEAR * error for error in effects.errors.values())
         return f"No operation clearly helps or harms: {count} show effects on the loss to ± {least:.0f} % at best."

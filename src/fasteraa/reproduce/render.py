@@ -9,10 +9,11 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
-from fasteraa.report.comparison import difference, markdown_row, plain
+from fasteraa.report.comparison import difference, markdown_row
 from fasteraa.reproduce.plot import to_svg
 from fasteraa.reproduce.result import LineResult, Reproduction, ranks_by_set, standings
 from fasteraa.reproduce.schema import Cost, Search
+from fasteraa.runtime.documents import plain
 from fasteraa.runtime.files import write_atomic
 from fasteraa.train.statistics import Estimate
 

@@ -13,11 +13,11 @@ from fasteraa.api import search as run_search
 from fasteraa.data import ImageSet
 from fasteraa.errors import ConfigError, DataError, RaceError, RunError, Stopped
 from fasteraa.methods import DEFAULT_METHODS, Method, load_method
-from fasteraa.report.comparison import plain
 from fasteraa.reproduce.schema import Search
 from fasteraa.reproduce.search_store import SearchStore
 from fasteraa.reproduce.setting import Setting
 from fasteraa.reproduce.smoke import quick_race
+from fasteraa.runtime.documents import plain
 from fasteraa.runtime.files import write_atomic
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.runtime.signals import explain_stop

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fasteraa.errors import ConfigError, DataError, RunError, Stopped
 from fasteraa.policy.policy import Policy
-from fasteraa.report.comparison import plain
 from fasteraa.reproduce.equal_budget import among_best
 from fasteraa.reproduce.published_costs import MeasuredCosts, dada_step, fast_aa_trial, gradient_step, hours
 from fasteraa.reproduce.render import publish
@@ -22,6 +21,7 @@ from fasteraa.reproduce.tables import find_table
 from fasteraa.reproduce.trainings import Trainings, Values
 from fasteraa.runtime.clock import end_of
 from fasteraa.runtime.device import find_device, first_device
+from fasteraa.runtime.documents import plain
 from fasteraa.runtime.files import as_file_name, write_atomic
 from fasteraa.train.run_cache import RunCache
 from fasteraa.train.runner import Engine, Say

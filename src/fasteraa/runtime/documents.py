@@ -186,3 +186,12 @@ def quoted(value: object, most: int = QUOTED) -> str:
         return cut(repr(value), most)
     except (ValueError, RecursionError):  # a number of too many digits, or too deep a list
         return f"({type(value).__name__} too large to be shown)"
+
+
+def plain(value: Any) -> Any:
+    """JSON has no infinity: what is not finite, such as the interval of one run, is null."""
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fasteraa.errors import ConfigError, RunError
-from fasteraa.methods import Method
-from fasteraa.methods.config import PRETRAINED, SearchConfig, read_tables
-from fasteraa.runtime.documents import cut, quoted
-from fasteraa.runtime.run_folder import RunFolder
-from fasteraa.runtime.settings import Settings, setting, toml_value
+from fasteraa.errors import ConfigError
+from fasteraa.methods.config import PRETRAINED, SearchConfig
+from fasteraa.runtime.settings import Settings, setting
 
 JUDGES = ("auto", "training", "probe")
 METRICS = ("error", "balanced-error", "loss")  # by which policies are called better
-
-if TYPE_CHECKING:
-    from fasteraa.data import ImageSet
-    from fasteraa.train.recipe import TrainRecipe
-
-_QUICK_NETWORK = "wrn-16-2"  # on a GPU: many epochs tell more than a large network
-_QUICK_SIDE = 128  # up to which it is quick; above, the network for CPUs takes its place
-_GPU_EPOCHS = 200  # where the budget allows; the recipe of the small network is one for CPUs
-_GPU_STEPS = 1_200  # the same
-_CPU_EPOCHS = 100  # a policy for these does well after half and after twice as many: results/adapt
-_COPIES = 4  # augmented, of every image, for a probe
-_MANY_IMAGES = 2_000  # from which on batches are twice as large
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,171 +81,8 @@ class RaceConfig(Settings):
         return dict(value)
 
 
-def race_recipe(data: ImageSet, device: str, config: SearchConfig, race: RaceConfig) -> TrainRecipe:
-    """That of the training which is to come, where `network` and `epochs` say so, with the search's crop and flip.
-
-    Otherwise of a network that is trained for many epochs within the time of a race.
-    """
-    from fasteraa.train.recipe import check_input
-
-    if race.fine_tunes:
-        recipe = suiting(fine_tuning(config, race), _of_a_fold(len(data)), race)
-    else:
-        recipe = _from_scratch(data, device, config, race)
-    check_input(recipe, data.size, data.name)
-    return recipe
-
-
-def suiting(recipe: TrainRecipe, images: int, race: RaceConfig) -> TrainRecipe:
-    """A fine-tuning with epochs and batches that suit so many training images, where none are asked for."""
-    from fasteraa.train.recipe import finetuned_on
-
-    if not recipe.fine_tunes:
-        return recipe
-    return finetuned_on(recipe, images, (*race.train, "epochs") if race.epochs else race.train)
-
-
-def _of_a_fold(images: int) -> int:
-    """Training images, where a fold of all is held out."""
-    from fasteraa.methods.task import FOLDS
-
-    return max(images * (FOLDS - 1) // FOLDS, 1)
-
-
-def _from_scratch(data: ImageSet, device: str, config: SearchConfig, race: RaceConfig) -> TrainRecipe:
-    from fasteraa.runtime.device import find_device
-    from fasteraa.train.recipe import choose_recipe, with_settings
-
-    on_cpu, side = find_device(device).type == "cpu", min(data.size)
-    quick = "small" if on_cpu or side > _QUICK_SIDE else _QUICK_NETWORK
-    recipe = choose_recipe(len(data), side, device, race.network or quick)
-    if not on_cpu:
-        if race.network is None:
-            recipe = _in_large_batches(recipe, len(data))
-        recipe = _long_enough(recipe, len(data))
-    elif race.network is None:  # of the training to come nothing is known
-        recipe = replace(recipe, epochs=max(recipe.epochs, _CPU_EPOCHS))
-    recipe = replace(recipe, epochs=race.epochs or recipe.epochs, cutout=0, crop=config.crop, flip=config.flip)
-    return with_settings(recipe, race.train)
-
-
-def fine_tuning(config: SearchConfig, race: RaceConfig) -> TrainRecipe:
-    """The training that is to come, as it is: crop and flip come with it, for every policy."""
-    from fasteraa.train.recipe import finetune_recipe, with_settings
-
-    network = race.network or "auto"
-    recipe = finetune_recipe(network, pretrained=race.pretrained, weights=race.weights, side=config.size)
-    recipe = replace(recipe, epochs=race.epochs or recipe.epochs, flip=config.flip)
-    recipe = with_settings(recipe, race.train)
-    return probing(recipe) if race.judge == "probe" else recipe
-
-
 def with_critic_weights(config: SearchConfig, race: RaceConfig | None) -> SearchConfig:
     """Where the critic is the network that is fine-tuned, it begins with what that begins with."""
     if race is None or not race.fine_tunes or config.critic != race.network or config.critic_weights is not None:
         return config
     return replace(config, critic_weights=race.weights or PRETRAINED)
-
-
-def probing(recipe: TrainRecipe) -> TrainRecipe:
-    """A head on the features of a few augmented copies: many times cheaper, and blind to what the body would learn."""
-    return replace(recipe, freeze=True, copies=_COPIES, mixup=0.0, cutmix=0.0, accumulate=1)
-
-
-def _long_enough(recipe: TrainRecipe, images: int) -> TrainRecipe:
-    """Few images make few steps of an epoch: more epochs."""
-    steps = max(_of_a_fold(images) // recipe.batch_size, 1)
-    return replace(recipe, epochs=max(recipe.epochs, _GPU_EPOCHS, math.ceil(_GPU_STEPS / steps)))
-
-
-def _in_large_batches(recipe: TrainRecipe, images: int) -> TrainRecipe:
-    """Where there are many images, which a GPU gets through faster that way."""
-    if images < _MANY_IMAGES:
-        return recipe
-    return replace(recipe, batch_size=2 * recipe.batch_size, learning_rate=2 * recipe.learning_rate)
-
-
-def write_settings(
-    folder: RunFolder,
-    config: SearchConfig,
-    race: RaceConfig | None,
-    methods: Sequence[Method],
-    training: RaceConfig | None = None,
-) -> None:
-    """config.toml: from here on the folder holds a run."""
-    folder.write_config(settings_text(config, race, methods, training=training))
-
-
-def check_same_race(
-    folder: RunFolder, config: SearchConfig, race: RaceConfig | None, methods: Sequence[Method]
-) -> None:
-    """A race that was begun is resumed with its own settings, or more minutes: another would replace its answer."""
-    tables = read_tables(folder.config)
-    if race is None or not tables["run"].get("race"):
-        return
-    before = _race_values(tables, methods)
-    now = _race_values(tomllib.loads(settings_text(config, race, methods)), methods)
-    others = [
-        f"{name} = {quoted(before.get(name), 60)}, now {quoted(now.get(name), 60)}"
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
-    ]
-    if others:
-        raise RunError(
-            f"the race in {str(folder.path)!r} was begun with {cut('; '.join(others))}: resume it with its own "
-            "settings (more minutes are welcome), or choose another folder (--out)"
-        )
-
-
-def _race_values(tables: Mapping[str, Any], methods: Sequence[Method]) -> dict[str, Any]:
-    """Whatever makes it another race, by name; a setting that a file of an earlier version lacks is as by default."""
-    race = RaceConfig.make(tables.get("race", {})).plain()
-    own = {each.name: type(each.settings) for each in methods if each.settings is not None}
-    settings = {name: kind.make(tables.get("methods", {}).get(name, {})).plain() for name, kind in own.items()}
-    return {
-        "methods": tables["run"].get("methods"),
-        **{name: value for name, value in race.items() if name not in ("minutes", "train")},
-        **{f"train.{name}": value for name, value in tables.get("train", {}).items()},
-        **{f"{name}.{key}": value for name, each in settings.items() for key, value in each.items()},
-    }
-
-
-def settings_text(
-    config: SearchConfig,
-    race: RaceConfig | None,
-    methods: Sequence[Method],
-    explain: bool = False,
-    training: RaceConfig | None = None,
-) -> str:
-    """All settings of a run as TOML; to `explain`, those of the training that are as its recipe says as well.
-
-    Without a race `training` is that of the methods.
-    """
-    names = [method.name for method in methods]
-    text = (
-        config.toml("search") + "\n" + f"[run]\nmethods = {toml_value(names)}\nrace = {toml_value(race is not None)}\n"
-    )
-    race = race or training
-    if race is not None:
-        text += "\n" + replace(race, train={}).toml("race")
-        rows = _train_rows(race) if explain else "".join(_row(name, value) for name, value in race.train.items())
-        text += f"\n[train]\n{rows}" if rows else ""
-    own = [method.settings.toml(f"methods.{method.name}") for method in methods if method.settings is not None]
-    return "\n".join([text, *own])
-
-
-def _row(name: str, value: Any) -> str:
-    return f"{name} = {toml_value(value)}\n"
-
-
-def _train_rows(race: RaceConfig) -> str:
-    """Every setting of the training with its meaning; those that follow from the images stand as comments."""
-    from fasteraa.train.recipe import TrainRecipe
-
-    lines = []
-    for name, each in TrainRecipe.fields().items():
-        if name in ("pretrained", "weights"):  # settings of the race
-            continue
-        lines.append(f"# {each.metadata['about']}\n")
-        lines.append(_row(name, race.train[name]) if name in race.train else f"# {name} =\n")
-    return "".join(lines)

@@ -23,12 +23,13 @@ from fasteraa.methods.task import FOLDS, LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
-from fasteraa.selection.config import RaceConfig, probing, race_recipe, suiting
+from fasteraa.selection.config import RaceConfig
 from fasteraa.selection.finetuning import methods_budget
 from fasteraa.selection.folds import folded, judged_by_validation, raceable, without_training
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.race import with_none
+from fasteraa.selection.recipe import probing, race_recipe, suiting
 from fasteraa.selection.result import RaceResult, Result, best_guess, chosen_policy
 from fasteraa.selection.schedule import LEAST_CANDIDATES, TYPICAL_CANDIDATES, trainings_of_rounds
 from fasteraa.train.job import TrainJob

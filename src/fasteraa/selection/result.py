@@ -5,28 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fasteraa.methods import Candidate
 from fasteraa.methods.task import PREDICTABLE
 from fasteraa.policy.policy import Policy
-from fasteraa.selection.ranking import PROBABLY, Trial, better_than_none, choose, is_clear, percent
+from fasteraa.selection.ranking import Trial, better_than_none, choose, is_clear
+from fasteraa.selection.recommendation import bars, race_sentence, search_sentence
 from fasteraa.selection.schedule import Round
-from fasteraa.train.recipe import TrainRecipe, epochs_words
+from fasteraa.train.recipe import TrainRecipe
 from fasteraa.train.statistics import Estimate, paired
 
 if TYPE_CHECKING:
     from fasteraa.data import ImageSet
     from fasteraa.methods.op_effects import Effects
 
-_HOPELESS = 50  # times the budget, for which nobody waits
 _NEARLY = 0.8  # of the epochs that are informative
 # Training loss of `none` as a share of its held-out loss, from which on longer trainings gain more than any policy. By
 # four times the epochs the loss of the one set above it fell by 60 % (the error from 30 to 10), others by 11 % at most.
 _UNLEARNED = 0.8
-_BAR = 24  # columns of the longest bar
 _LONGER = (4, 2)  # times the epochs, as far as that can be predicted
 _LONG = 200  # epochs after which every set of results/adapt gained by augmentation
 
@@ -79,14 +78,23 @@ class RaceResult:
     def __str__(self) -> str:
         return f"{self.sentence()}\n\n{bars(self.table)}"
 
-    @property
-    def table(self) -> tuple[Row, ...]:
-        none = next((trial for trial in self.trials if trial.label == "none" and not trial.failed), None)
-        most = max(len(trial.errors) for trial in self.trials)
-        return tuple(self._row(trial, none, most) for trial in self.trials)
+    @cached_property
+    def none(self) -> Trial | None:
+        """No augmentation, where it was raced."""
+        return next((trial for trial in self.trials if trial.label == "none" and not trial.failed), None)
 
-    def _row(self, trial: Trial, none: Trial | None, most: int) -> Row:
-        against = None
+    @cached_property
+    def better(self) -> dict[str, float]:
+        """The probability that a finalist is better than none, by its label."""
+        return better_than_none(self.trials)
+
+    @cached_property
+    def table(self) -> tuple[Row, ...]:
+        most = max(len(trial.errors) for trial in self.trials)
+        return tuple(self._row(trial, most) for trial in self.trials)
+
+    def _row(self, trial: Trial, most: int) -> Row:
+        against, none = None, self.none
         if none is not None and none is not trial and not trial.failed:
             shared = min(len(trial.errors), len(none.errors))
             against = self._paired(trial.errors[:shared], none.errors[:shared])
@@ -99,7 +107,7 @@ class RaceResult:
             errors=trial.errors,
             losses=trial.scores,
             against_none=against,
-            better=better_than_none(self.trials).get(trial.label),
+            better=self.better.get(trial.label),
             eliminated=len(trial.errors) < most,
             failed=trial.failed,
         )
@@ -141,10 +149,29 @@ class RaceResult:
         return round(self.recipe.epochs * self.chosen.length)
 
     @property
+    def is_unpredictable(self) -> bool:
+        """Whether none was chosen because the training to come is too long for this race to predict."""
+        return self.chosen.label == "none" and self.chosen.length > PREDICTABLE
+
+    @property
+    def is_for_short_training(self) -> bool:
+        """Whether a longer training than the one to come would gain more by augmentation."""
+        return not self.recipe.fine_tunes and self.epochs_to_come < _LONG
+
+    @property
+    def learning_epochs(self) -> int | None:
+        """Epochs of a race in which the network learns its training images; None if it has, or nobody knows."""
+        recipe, none = self.recipe, self.none
+        blurred = recipe.fine_tunes or recipe.label_smoothing or recipe.mixup or recipe.cutmix  # losses say less there
+        if none is None or none.loss is None or none.length > 1 or blurred or none.unlearned < _UNLEARNED:
+            return None
+        return _LONGER[0] * recipe.epochs
+
+    @cached_property
     def for_longer(self) -> ForLonger | None:
         """By the trainings of this race alone; None if that is the same choice, or `none`, or cannot be predicted."""
         times = next((times for times in _LONGER if times * self.chosen.length <= PREDICTABLE), None)
-        if times is None or self.recipe.fine_tunes or self.epochs_to_come >= _LONG:
+        if times is None or not self.is_for_short_training:
             return None
         trials = [
             replace(each, length=times * each.length, candidate=replace(each.candidate, expected=None))
@@ -157,142 +184,7 @@ class RaceResult:
 
     def sentence(self) -> str:
         """The recommendation, its difference to no augmentation, and how sure that is."""
-        return " ".join(
-            filter(
-                None,
-                (
-                    self._recommendation(),
-                    self._ahead(),
-                    self._too_short(),
-                    self._unlearned() or self._for_longer() or self._hopeful(),
-                ),
-            )
-        )
-
-    def _recommendation(self) -> str:
-        least, most = self.least_epochs, self.recipe.epochs
-        epochs = epochs_words(most) if least == most else f"{least} to {epochs_words(most)}"
-        part = f", {self.images} of {self.all_images} images" if self.images < self.all_images else ""
-        count = len(self.chosen.errors)
-        how = f"{count} training{'s' * (count > 1)} of {epochs} of {self.recipe.network_words}{part}"
-        row = next(row for row in self.table if row.label == self.chosen.label)
-        held_out = "balanced held-out error" if self.metric == "balanced-error" else "held-out error"
-        if self.chosen.label == "none" and self.chosen.length > PREDICTABLE:
-            return (
-                f"Use none: trainings of {epochs} do not predict one of {epochs_words(self.epochs_to_come)}, more than "
-                f"{PREDICTABLE} times as long ({row.error:.1f}% {held_out}, {how})."
-            )
-        if self.chosen.label == "none":
-            return (
-                f"Use none: do not augment these images. No policy is better{self._after} with a probability of "
-                f"{PROBABLY:.0%} (without augmentation {row.error:.1f}% {held_out}, {how})."
-            )
-        none = next((trial for trial in self.trials if trial.label == "none"), None)
-        if none is None or row.against_none is None:
-            return f"Use {row.label}: {row.error:.1f}% {held_out} ({how})."
-        return (
-            f"Use {row.label}: {row.error:.1f}% {held_out} against {none.error:.1f}% without augmentation "
-            f"({how}, difference {difference_words(row.against_none)}"
-            + ("" if row.better is None else f"; {self._probably(row.better)}{self._elsewhere}")
-            + ")."
-        )
-
-    def _probably(self, better: float) -> str:
-        return f"better{self._after} with a probability of {percent(better)}"
-
-    @property
-    def _after(self) -> str:
-        """The length that a probability holds for, where the race's trainings are shorter."""
-        return f" after {epochs_words(self.epochs_to_come)}" if self.chosen.length > 1 else ""
-
-    @property
-    def _elsewhere(self) -> str:
-        """What a probability rests on beside these trainings."""
-        return ", fine-tunings of other sets included" if self.chosen.shares else ""
-
-    def _ahead(self) -> str:
-        """Who did better in the race and was not chosen, and why."""
-        if self.chosen.label == "none" and self.chosen.length > PREDICTABLE:
-            return ""
-        rest = [t for t in self.trials[1:] if not t.failed and len(t.errors) == len(self.chosen.errors)]
-        best = min(rest, key=lambda trial: trial.error, default=None)
-        if best is None or round(best.error, 1) >= round(self.chosen.error, 1):
-            return self._undecided() if self.chosen.label == "none" else ""
-        if self.chosen.label == "none":
-            sure = better_than_none(self.trials).get(best.label, 0.0)
-            return (
-                f"{best.label} has fewer errors ({best.error:.1f}%), but is {self._probably(sure)} "
-                f"only{self._what_would_tell(sure)}."
-            )
-        losses = f"{best.error:.1f}%, loss {best.score:.3f} against {self.chosen.score:.3f}"
-        if best.score > self.chosen.score:
-            return f"{best.label} has fewer errors but a higher loss ({losses})."
-        if self.chosen.length > 1:
-            return f"{best.label} did better ({losses}) but is easier to learn, so longer trainings gain less by it."
-        return f"{best.label} did better ({losses}), by less than so few images can tell."
-
-    def _what_would_tell(self, sure: float) -> str:
-        """The budget with which a difference that stays as it is would be probable enough; trainings grow as 1/z²."""
-        z = NormalDist().inv_cdf(min(max(sure, 1e-6), 1 - 1e-6))
-        factor = (NormalDist().inv_cdf(PROBABLY) / z) ** 2 if z > 0 else math.inf
-        if factor > _HOPELESS or factor <= 1:
-            return ""
-        if self.counted:
-            count = math.ceil(factor * self.counted)
-            return f": about {count} trainings would tell (--race-trainings {count})"
-        minutes = max(2, math.ceil(factor * self.seconds / 60))
-        return f": a race of about {minutes} minutes would tell (--race-minutes {minutes})"
-
-    def _undecided(self) -> str:
-        """Where `none` was chosen for lack of evidence: which policy may help, and what would tell."""
-        label, sure = max(better_than_none(self.trials).items(), key=lambda pair: pair[1], default=("", 0.0))
-        if sure <= 1 - PROBABLY:
-            return ""
-        what = self._what_would_tell(sure)
-        return f"The race could not tell: {label} is {self._probably(sure)}{what}."
-
-    def _too_short(self) -> str:
-        if self.longer is None:
-            return ""
-        epochs, minutes = self.longer
-        return (
-            f"Trainings this short say little about longer ones: {epochs} epochs would say more, and take about "
-            f"{minutes} minutes (--race-minutes {minutes})."
-        )
-
-    def _unlearned(self) -> str:
-        """Where the network has hardly learned its training images at the length of the user's training."""
-        none = next((trial for trial in self.trials if trial.label == "none" and not trial.failed), None)
-        recipe = self.recipe
-        blurred = recipe.fine_tunes or recipe.label_smoothing or recipe.mixup or recipe.cutmix  # losses say less there
-        if none is None or none.loss is None or none.length > 1 or blurred or none.unlearned < _UNLEARNED:
-            return ""
-        epochs = _LONGER[0] * recipe.epochs
-        return (
-            f"Train longer before you augment: after {epochs_words(recipe.epochs)} of {recipe.network_words} without "
-            f"augmentation the loss is still {none.loss:.2f} on training images and {none.score:.2f} on held-out ones. "
-            f"Race again for {epochs} epochs (--train-epochs {epochs})."
-        )
-
-    def _for_longer(self) -> str:
-        """What a longer training would have, where that is something else."""
-        other = self.for_longer
-        if other is None:
-            return ""
-        times = round(other.epochs / self.epochs_to_come)
-        return (
-            f"For a training of {other.epochs} epochs, {times} times as long, these trainings say {other.label}: "
-            f"better with a probability of {percent(other.better)} (--train-epochs {other.epochs})."
-        )
-
-    def _hopeful(self) -> str:
-        """Where `none` was chosen for a short training: that it is for this length."""
-        epochs, length = self.epochs_to_come, self.chosen.length
-        if self.chosen.label != "none" or self.recipe.fine_tunes or epochs >= _LONG or length > PREDICTABLE:
-            return ""
-        return (
-            f"This is for trainings of {epochs_words(epochs)}: longer ones gain more by augmentation (--train-epochs)."
-        )
+        return race_sentence(self)
 
     def provenance(self) -> dict[str, Any]:
         """For the policy file: the whole table."""
@@ -347,16 +239,7 @@ class Result:
 
     def sentence(self) -> str:
         """What to use, and how sure that is."""
-        if self.race is not None:
-            end = " Time was up before the race was over (--resume with more --minutes continues it)."
-            return self.race.sentence() + end * self.race.unfinished
-        method = f"Use {self.chosen}: it is what its method proposes, and was not raced."
-        return " ".join(filter(None, (method, self.note, self._early())))
-
-    def _early(self) -> str:
-        early = {label: each.get("done") for label, each in self.details.items() if not each.get("finished", True)}
-        words = [f"{label} ended early{f', after {done}' if done else ''}" for label, done in early.items()]
-        return f"{' and '.join(words)} (--resume continues)." if words else ""
+        return search_sentence(self)
 
     @property
     def table(self) -> tuple[Row, ...]:
@@ -379,18 +262,6 @@ class Result:
         return all(each.get("finished", True) for each in self.details.values())
 
 
-def bars(table: Sequence[Row]) -> str:
-    """A line for each candidate."""
-    width = max(len(row.label) for row in table)
-    top = max(row.error for row in table)
-    lines = [f"  {'':{width}}  {'':{_BAR}}  error %    loss  trainings"]
-    for row in table:
-        bar = "\u2588" * max(1, round(_BAR * row.error / top)) if top else ""
-        shown = "failed" if row.failed else "eliminated" if row.eliminated else bar
-        lines.append(f"  {row.label:{width}}  {shown:{_BAR}}  {row.error:7.1f}  {row.loss:6.3f}  {row.trainings:9d}")
-    return "\n".join(lines)
-
-
 def best_guess(candidates: Sequence[Candidate]) -> Candidate:
     """Without a race the first that augments at all: `none` is what others are compared with, not a proposal."""
     return next((each for each in candidates if not each.policy.does_nothing), candidates[0])
@@ -402,10 +273,3 @@ def chosen_policy(candidate: Candidate, origin: Mapping[str, Any], race: RaceRes
     if race is not None:
         provenance["race"] = {**race.provenance(), **more}
     return replace(candidate.policy, name=candidate.label, provenance=provenance)
-
-
-def difference_words(difference: Estimate) -> str:
-    """`-2.5 ± 0.8 points`; of one training there is no interval, and that of two says nothing."""
-    if difference.n > 2:
-        return f"{difference.mean:+.1f} ± {difference.half:.1f} points"
-    return f"{difference.mean:+.1f} points, {'one training' if difference.n == 1 else 'two trainings'}"

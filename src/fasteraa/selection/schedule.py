@@ -16,6 +16,7 @@ from fasteraa.methods import Budget, Candidate
 from fasteraa.methods.task import EXPERIMENT, FOLDS, LEAST_EPOCHS, LONG, Task
 from fasteraa.runtime.clock import duration
 from fasteraa.runtime.decisions import Decisions, damaged
+from fasteraa.runtime.words import counted
 from fasteraa.train.recipe import epochs_words
 
 # Trainings of a candidate in each round; a race has all of them only while it is unclear who is best. The next where
@@ -167,7 +168,7 @@ def plan_words(
     count, length = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats)), schedule.epochs
     if budget.trainings is not None:
         count = min(count, budget.trainings)
-    what = f"up to {count} trainings of {epochs_words(length)} of {network}"
+    what = f"up to {counted(count, 'training')} of {epochs_words(length)} of {network}"
     seconds = "" if budget.trainings is not None else f", {duration(epoch * length)} each"
     lines = [f"the race: {what}{seconds}, of {len(schedule.candidates)} candidates"]
     if dropped := [each.label for each in candidates if each.label not in schedule.candidates]:
@@ -176,8 +177,7 @@ def plan_words(
         whole = sum(trainings_of_rounds(len(candidates), REPEATS[0])) * epoch * length
         if (dropped or schedule.repeats != REPEATS[0]) and whole > budget.seconds:
             minutes = math.ceil(whole / 60)
-            count_words = f"{minutes} minute{'s' * (minutes != 1)}"
-            lines.append(f"a clearer result would take about {count_words} (--race-minutes {minutes})")
+            lines.append(f"a clearer result would take about {counted(minutes, 'minute')} (--race-minutes {minutes})")
         if (cost := count * epoch * length) > _OVER * budget.seconds:
             lines.append(
                 f"even so it takes longer than is left (about {duration(cost)}, and {duration(budget.seconds)} "

@@ -108,7 +108,7 @@ class Tracking(Silent):
                 call(tracker)
             except Exception as error:  # of whatever kind: a tracker is no reason to lose a search
                 self._trackers.remove(tracker)
-                _log.warning("%s failed and is left out from here on: %s", tracker.name, reason(error))
+                _log.warning("%s failed and is no longer used: %s", tracker.name, reason(error))
 
     # --- the progress of a search --------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class WandB:
             self._run = _init(opening, earlier, "offline")
         if self._run.offline:
             path = self._run.settings.sync_dir
-            return f"{why}an offline run, which this sends: wandb sync {path}"
+            return f"{why}an offline run; to send it: wandb sync {path}"
         return str(self._run.url or "switched off (WANDB_MODE)")
 
     def log(self, values: Mapping[str, float], step: int) -> None:

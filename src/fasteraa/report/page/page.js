@@ -30,7 +30,7 @@
       const at = Number(cell.dataset.at), [sub, stage] = data.columns[at % width];
       const words = data.words[side()][at];
       const op = data.ops[Math.floor(at / width)];
-      byId("heat-words").textContent = `Sub-policy ${sub}, stage ${stage}, ${side()}: ` + (words || `${op} has no part in it`);
+      byId("heat-words").textContent = `Sub-policy ${sub}, stage ${stage}, ${side()}: ` + (words || `${op} is not in this stage`);
     };
     const paint = () => {
       const values = data.values[side()][controls.elements.measure.value];
@@ -137,7 +137,7 @@
         version = status.version;
       } catch {
         failed += 1;
-        if (failed === 3) byId("state").textContent = "The server does not answer any more: this is how it last was.";
+        if (failed === 3) byId("state").textContent = "The server no longer answers: the page shows the last known state.";
       }
       setTimeout(look, failed ? 5000 : 1500);
     };
