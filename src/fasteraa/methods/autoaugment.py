@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from fasteraa.methods.black_box import FEWEST, FOLDS, BlackBox, TimeShare, Tried, best_first, trainings_words
+from fasteraa.methods.black_box import FEWEST, LEAST_FOLDS, BlackBox, TimeShare, Tried, best_first, trainings_words
 from fasteraa.methods.method import Published
 from fasteraa.methods.space import Space, concatenated, space_of
 from fasteraa.methods.task import Task
@@ -24,6 +24,8 @@ from fasteraa.runtime.seeds import deterministic, seeded
 from fasteraa.runtime.settings import Settings, setting
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.runner import Runner, run_jobs
+
+CONTROLLERS = LEAST_FOLDS  # on a fold each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +51,8 @@ class AutoAugment(BlackBox):
     """The five best policies of all that the controllers wrote, concatenated; and the best one."""
 
     name = "autoaugment"
+    settings_class = AutoAugmentSettings
     settings: AutoAugmentSettings
-
-    def __init__(self, settings: AutoAugmentSettings | None = None):
-        self.settings = settings or AutoAugmentSettings()
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:
@@ -71,11 +71,11 @@ class AutoAugment(BlackBox):
         """In turns: the controllers write some policies, these are trained with, the controllers learn."""
         space, settings = space_of(task.config), self.settings
         assert space is not None
-        count, epochs = planned["trainings"] // FOLDS, planned["epochs"]  # policies of a controller
+        count, epochs = planned["trainings"] // CONTROLLERS, planned["epochs"]  # policies of a controller
         children = max(min(settings.children, count // 10), 1)
-        what = trainings_words(task, FOLDS * count, epochs)
-        task.say(f"autoaugment: {what}, an update of the controllers after every {FOLDS * children}")
-        learners = [Learner(space, settings, seed=FOLDS * task.seed + fold) for fold in range(FOLDS)]
+        what = trainings_words(task, CONTROLLERS * count, epochs)
+        task.say(f"autoaugment: {what}, an update of the controllers after every {CONTROLLERS * children}")
+        learners = [Learner(space, settings, seed=CONTROLLERS * task.seed + fold) for fold in range(CONTROLLERS)]
         tried: list[Tried] = []
         share.begin()
         for first in range(0, count, children):
@@ -92,8 +92,10 @@ class AutoAugment(BlackBox):
                 ]
             if tried and _is_tenth(first, children, count):
                 best = 100 * max(-each.score for each in tried)
-                task.say(f"autoaugment: {FOLDS * (first + children)} trainings, the best accuracy is {best:.1f} %")
-            if share.over(FOLDS * min(first + children, count), FOLDS * count, "trainings"):
+                task.say(
+                    f"autoaugment: {CONTROLLERS * (first + children)} trainings, the best accuracy is {best:.1f} %"
+                )
+            if share.over(CONTROLLERS * min(first + children, count), CONTROLLERS * count, "trainings"):
                 break
         return tried
 

@@ -89,10 +89,8 @@ class Dada(Method):
 
     name = "dada"
     trains = True  # a network of its own, not the runner's: it needs folds and takes time
+    settings_class = DadaSettings
     settings: DadaSettings
-
-    def __init__(self, settings: DadaSettings | None = None):
-        self.settings = settings or DadaSettings()
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:

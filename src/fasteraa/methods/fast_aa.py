@@ -71,12 +71,13 @@ class FastAA(BlackBox):
     """The best policies of all folds, concatenated: ten of each, and one of each."""
 
     name = "fast-aa"
+    settings_class = FastAASettings
     settings: FastAASettings
 
     def __init__(self, settings: FastAASettings | None = None):
         if find_spec("optuna") is None:
             raise ConfigError("the method fast-aa needs Optuna: pip install 'fasteraa[fast-aa]'")
-        self.settings = settings or FastAASettings()
+        super().__init__(settings)
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:

@@ -36,10 +36,8 @@ class RandAugmentGrid(BlackBox):
     """The best pairs of n and m."""
 
     name = "randaugment"
+    settings_class = RandAugmentSettings
     settings: RandAugmentSettings
-
-    def __init__(self, settings: RandAugmentSettings | None = None):
-        self.settings = settings or RandAugmentSettings()
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:
