@@ -189,3 +189,23 @@ def test_on_a_machine_that_is_slower_than_was_measured_each_fold_ends_in_time(mo
 
 class Unused:
     """DADA trains a network of its own."""
+
+
+def test_if_one_fold_found_nothing_there_are_no_policies(monkeypatch):
+    """On that fold would race what searches found that have seen its held-out images."""
+    make = dada.make_search
+
+    def make_search(task, fold, settings):
+        search = make(task, fold, settings)
+        if fold == 1:
+            search.step = lambda *given: torch.tensor(math.nan)
+        return search
+
+    monkeypatch.setattr(dada, "make_search", make_search)
+    task = task_of(OPS, folds=3, data=planted())
+    method = Dada(DadaSettings(network="small", batch_size=12, epochs=1, kept=2))
+    assert method.candidates(task, Budget(), Unused()) == []
+    assert task.progress.lines[-1] == ("dada: no policies, nothing was found on fold 2, and every fold races its own")
+    monkeypatch.setattr(dada, "make_search", make)
+    (found,) = method.candidates(task_of(OPS, folds=3, data=planted()), Budget(), Unused())
+    assert set(found.on_folds) == {"fold 1", "fold 2", "fold 3"}

@@ -124,7 +124,10 @@ class Dada(Method):
             tried += [[split.name, loss, seconds] for loss in outcome["losses"]]
             if outcome["pairs"]:
                 by_fold[split.name] = policy_of(outcome["pairs"], task.config)
-        if not by_fold:
+        if len(by_fold) < len(task.folds):
+            # on a fold without a result all pairs would race, and others' searches have seen its held-out images
+            missing = ", ".join(split.name for split in task.folds if split.name not in by_fold)
+            task.say(f"{self.name}: no policies, nothing was found on {missing}, and every fold races its own")
             return []
         whole = concatenated(list(by_fold.values()), self.name)
         return [Candidate(self.name, whole, on_folds=by_fold, details={"tried": tried})]
