@@ -83,12 +83,13 @@ class AutoAugment(BlackBox):
             jobs = [_jobs(task, space, written, fold, first, epochs) for fold, written in enumerate(codes)]
             outcomes = run_jobs(runner, [job for each in jobs for job in each])
             for learner, written, theirs in zip(learners, codes, jobs, strict=True):
-                rewards = [reward(outcomes.get(job.key)) for job in theirs]
-                learner.learn(written, rewards)
+                rewards = {number: reward(outcomes.get(job.key)) for number, job in enumerate(theirs)}
+                sound = {number: each for number, each in rewards.items() if each is not None}
+                if sound:
+                    learner.learn(written[list(sound)], list(sound.values()))
                 tried += [
-                    Tried(job.policy, job.split.name, -each, outcomes[job.key].seconds)
-                    for job, each in zip(theirs, rewards, strict=True)
-                    if each
+                    Tried(theirs[number].policy, theirs[number].split.name, -each, outcomes[theirs[number].key].seconds)
+                    for number, each in sound.items()
                 ]
             if tried and _is_tenth(first, children, count):
                 best = 100 * max(-each.score for each in tried)
@@ -114,9 +115,12 @@ def _jobs(task: Task, space: Space, codes: Tensor, fold: int, first: int, epochs
     return [task.job(each.name, each, fold=fold, seed=task.seed + fold, epochs=epochs) for each in policies]
 
 
-def reward(outcome: Outcome | None) -> float:
-    """The accuracy on held-out images; none for a training that failed."""
-    return 0.0 if outcome is None or outcome.failed else 1 - outcome.error / 100
+def reward(outcome: Outcome | None) -> float | None:
+    """The accuracy on held-out images; None for a training that failed, which says nothing about its policy.
+
+    A zero would be fifty times as far from the baseline as the others are, and an update would be about it alone.
+    """
+    return None if outcome is None or outcome.failed else 1 - outcome.error / 100
 
 
 def _is_tenth(first: int, children: int, count: int) -> bool:
