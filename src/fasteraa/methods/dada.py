@@ -176,8 +176,7 @@ class Dada(Method):
 
 def pairs_of(config: SearchConfig) -> list[Pair]:
     """Of different operations: 105 of the published fifteen, which are all but flip and sample pairing."""
-    ops = [op for op in operations_to_test(config.ops) if config.ops is not None or op != "sample_pairing"]
-    return list(combinations(ops, 2))
+    return list(combinations(operations_to_test(config.ops, sample_pairing=False), 2))
 
 
 def payable_epochs(task: Task, budget: Budget, settings: DadaSettings) -> dict[str, Any]:
