@@ -184,7 +184,7 @@ def paper_settings(source: str = "cifar10") -> dict[str, Any]:
     From its section "Experimental Settings": L = 10 sub-policies of K = 2 stages; 20 epochs; WRN-40-2, on ImageNet
     ResNet-50, as they are in Fast AutoAugment's repository, so with batch norm; chunks of 8 images, on ImageNet 16;
     both temperatures 0.05; Adam with a rate of 1e-3 and betas (0, 0.999); epsilon 0.1; a penalty of 10. The size of the
-    subset is in `fasteraa.data.RECIPES`, the chunks of a training in `TRAIN_CHUNK`.
+    subset is in `fasteraa.data.RECIPES`, the chunks of reproduce's trainings in `TRAIN_CHUNK`.
 
     From the authors' code, where the paper is silent: batches of 128, of which half are augmented; a uniform start.
     From Fast AutoAugment's repository, whose preprocessing and ranges the paper takes over: crop with 4 of 32 pixels,

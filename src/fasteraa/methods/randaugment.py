@@ -1,4 +1,4 @@
-"""RandAugment (Cubuk et al., 2019): its two numbers from a grid, each pair of them trained on every fold."""
+"""RandAugment (Cubuk et al., 2019): its two numbers from a grid, trained on every fold. The values of M are ours."""
 
 from __future__ import annotations
 
