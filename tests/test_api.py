@@ -299,6 +299,9 @@ def test_a_folder_among_the_images_is_refused(tmp_path):
 SHORT = RaceConfig(trainings=9, epochs=2)
 
 
+of_functions = fasteraa.race  # a test may have a fixture of the module's name
+
+
 def race(candidates, **given):
     return fasteraa.race(candidates, None, CONFIG, race=SHORT, device="cpu", jobs=1, **given)
 
@@ -390,7 +393,7 @@ def test_a_limit_on_everything_ends_a_race_too(tmp_path, fasteraa):
     result = race("uniform,general", minutes=0.01)
     assert (result.chosen, result.note) == ("uniform", "There was no race: the time was up before one could begin.")
     with pytest.raises(ConfigError, match="minutes must be at least 0, got -1"):
-        fasteraa.race("uniform", minutes=-1, train=lambda policy, seed, out: 0.0, key="mine", out=tmp_path / "run")
+        of_functions("uniform", minutes=-1, train=lambda policy, seed, out: 0.0, key="mine", out=tmp_path / "run")
     given = ["race", "-p", "uniform", "--subset", 60, "--size", 8, "--minutes", 0, "--out", tmp_path / "shell", *ALONE]
     code, out, _ = fasteraa(*given)
     assert (code, "There was no race: the time was up" in out) == (0, True)

@@ -26,6 +26,7 @@ from fasteraa.report.outputs import _shown
 from fasteraa.report.preview import alternating, draw_sheet
 from fasteraa.runtime.run_folder import RunFolder
 from fasteraa.selection.config import RaceConfig
+from fasteraa.selection.recipe import race_recipe
 from fasteraa.selection.settings_file import write_settings
 
 QUICK = ["--epochs", 2, "--batch-size", 8, "--sub-policies", 2, "--ops", "flip,invert,rotate", "--device", "cpu"]
@@ -563,6 +564,11 @@ def test_published_settings_of_a_method():
     training = asked.training
     assert (training.network, training.epochs, training.trainings) == ("wrn-40-2", 160, 1_000_000)
     assert training.train["weight_decay"] == 5e-3
+    trained = race_recipe(load(None, size=8, subset=20), "cpu", asked.config, training)
+    assert (trained.crop, trained.flip, trained.cutout) == (0.0, False, 0)  # as its authors have SVHN
+    cifar = effective({}, None, "paper", "cifar10", False, methods="pba")
+    trained = race_recipe(load(None, size=8, subset=20), "cpu", cifar.config, cifar.training)
+    assert (trained.crop, trained.flip, trained.cutout) == (0.125, True, 16)
     limited = effective({}, None, "paper", "cifar10", True, {"minutes": 9.0}, "autoaugment")
     assert (limited.race.trainings, limited.race.minutes, limited.race.epochs) == (None, 9.0, 120)
     assert limited.race.train == {"learning_rate": 0.01, "weight_decay": 1e-4, "batch_size": 128, "warmup": 0.0}

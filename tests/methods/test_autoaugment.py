@@ -54,7 +54,32 @@ def test_the_baseline_is_a_moving_average_and_the_first_mean_to_begin_with():
 
 def test_rewards():
     assert reward(Outcome(25.0, 1.0, 0.1, 1.0)) == 0.75
-    assert reward(Outcome(float("nan"), 1.0, 0.1, 1.0, "the loss was not finite")) == reward(None) == 0.0
+    assert reward(Outcome(100.0, 1.0, 0.1, 1.0)) == 0.0
+    assert reward(Outcome(float("nan"), 1.0, 0.1, 1.0, "the loss was not finite")) is None
+    assert reward(None) is None
+
+
+def test_what_failed_is_no_part_of_an_update(tmp_path, monkeypatch):
+    """A reward of 0 among others near 0.8 would be all that an update is about."""
+    learned, learn = [], Learner.learn
+
+    def noted(learner, codes, rewards):
+        learned.append((len(codes), list(rewards)))
+        learn(learner, codes, rewards)
+
+    def half_diverges(job):
+        number = int(job.policy.name.rsplit("-", 1)[1])
+        if number % 2 or number < 2:  # of the first update all
+            return {"diverged": "the loss was not finite"}
+        return {"error": 20.0 + number / 10, "held_out_loss": 0.5, "train_loss": 0.1}
+
+    monkeypatch.setattr(Learner, "learn", noted)
+    method, runner = AutoAugment(AutoAugmentSettings(units=10, steps=2)), scripted(tmp_path, half_diverges)
+    together, _ = method.candidates(task_of(), Budget(trainings=40), runner)
+    assert len(runner.trained) == 40
+    assert [count for count, _ in learned] == [1] * 18
+    assert all(0.7 < each < 0.8 for _, rewards in learned for each in rewards)
+    assert len(together.details["tried"]) == 18
 
 
 def test_planted_truth(tmp_path):

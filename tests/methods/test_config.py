@@ -8,11 +8,12 @@ from fasteraa.methods.config import (
     SearchConfig,
     check_same,
     make_config,
+    paper_settings,
     read_config,
     read_tables,
     resolve_defaults,
 )
-from fasteraa.ops import Span
+from fasteraa.ops import Span, find
 
 
 def test_the_papers_settings_are_the_defaults_where_ours_are_not():
@@ -23,6 +24,15 @@ def test_the_papers_settings_are_the_defaults_where_ours_are_not():
     assert config.choice_temperature == config.gate_temperature == 0.05
     assert config.objective == "diverse"  # ours
     assert all(each.metadata["about"] for each in FIELDS.values())
+
+
+@pytest.mark.parametrize("source", ["cifar10", "cifar100", "svhn", "imagenet"])
+def test_the_papers_cutout_reaches_a_fifth_of_the_side(source):
+    """Fast AutoAugment's range, which the paper takes over. The operation's own span stays as it is."""
+    config = make_config(paper_settings(source))
+    assert config.spans == {"cutout": Span(0, 0.2, "width")}
+    assert find("cutout").span == Span(0, 0.5, "width")
+    assert make_config(config.plain()) == config
 
 
 CHANGED = SearchConfig(

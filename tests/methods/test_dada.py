@@ -64,6 +64,9 @@ def make(settings, config, data, network=None):
         return PairSearch(network, Relax(policy, settings), data.split(0.5, 0), config, settings, 0)
 
 
+RATE = 0.05
+
+
 def loss_after(magnitude, data):
     """Of the validation images after one step with contrast of that magnitude, and the policy's gradient by it."""
     config = SearchConfig(ops=("brightness", "contrast"), crop=0.0, flip=False)
@@ -76,16 +79,57 @@ def loss_after(magnitude, data):
         search.policy.magnitude[0, 0] = magnitude
     search.relax.step = lambda draw, loss: slope.append(float(search.policy.magnitude.grad[0, 0]))
     train, valid = ((search.images[half], search.labels[half]) for half in (0, 1))
-    search.step(train, valid, 0.05)
+    search.step(train, valid, RATE)
     after, _ = search._gradient(valid[0].float() / 255, valid[1])
     return float(after), slope[0]
 
 
 def test_the_finite_difference_is_the_derivative():
-    """Of the validation loss after the step: taken again by really taking the step with two magnitudes."""
+    """Of the validation loss after the step, for a rate of 1: really taking the step with two magnitudes."""
     data, far = planted(), 0.02
     (plus, _), (minus, _), (_, slope) = (loss_after(0.5 + each, data) for each in (far, -far, 0.0))
-    assert slope == pytest.approx((plus - minus) / (2 * far), rel=0.15)
+    assert RATE * slope == pytest.approx((plus - minus) / (2 * far), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("side", "given", "length"), [(32, None, 16), (12, None, 6), (48, None, 16), (12, 0, 0), (12, 3, 3)]
+)
+def test_cutout_after_the_policy(side, given, length):
+    """A square of the mean colour in every image that trains, none in those of the validation loss."""
+    data = planted(8, side)
+    settings = DadaSettings(network="small", cutout=given, batch_size=4)
+    with seeded(0):
+        network, config = build("small", 2, side), SearchConfig(ops=OPS, crop=0.0, flip=False)
+        relax = Relax(PairPolicy(pairs_of(config), settings), settings)
+        search = PairSearch(network, relax, data.split(0.5, 0), config, settings, 0)
+    with torch.no_grad():
+        search.policy.probability.zero_()
+    seen, gradient = [], search._gradient
+    search._gradient = lambda images, labels: seen.append(images) or gradient(images, labels)
+    train, valid = ((search.images[half], search.labels[half]) for half in (0, 1))
+    search.step(train, valid, 0.1)
+    trained, validated = seen
+    assert torch.equal(validated, valid[0].float() / 255)
+    changed = (trained != train[0].float() / 255).any(1)
+    for image, hole in zip(trained, changed, strict=True):
+        rows, columns = hole.any(1).sum(), hole.any(0).sum()
+        assert int(hole.sum()) == rows * columns
+        assert length // 2 <= max(rows, columns) <= length
+        assert torch.equal(image[:, hole], search.normalise.mean.view(3, 1).expand(-1, int(hole.sum())))
+
+
+@pytest.mark.parametrize(
+    ("source", "network", "batch", "rate", "decay"),
+    [
+        ("cifar10", "wrn-40-2", 128, 0.1, 2e-4),
+        ("cifar100", "wrn-40-2", 32, 0.1, 5e-4),
+        ("svhn", "wrn-28-10", 32, 0.00125, 1e-3),
+        ("imagenet", "resnet-50", 32, 0.00125, 1e-4),
+    ],
+)
+def test_each_set_is_searched_as_by_the_authors(source, network, batch, rate, decay):
+    found = Dada.with_settings(Dada.published(source).settings).settings
+    assert (found.network, found.batch_size, found.network_rate, found.weight_decay) == (network, batch, rate, decay)
 
 
 def test_a_harmful_operation_loses():
@@ -189,3 +233,23 @@ def test_on_a_machine_that_is_slower_than_was_measured_each_fold_ends_in_time(mo
 
 class Unused:
     """DADA trains a network of its own."""
+
+
+def test_if_one_fold_found_nothing_there_are_no_policies(monkeypatch):
+    """On that fold would race what searches found that have seen its held-out images."""
+    make = dada.make_search
+
+    def make_search(task, fold, settings):
+        search = make(task, fold, settings)
+        if fold == 1:
+            search.step = lambda *given: torch.tensor(math.nan)
+        return search
+
+    monkeypatch.setattr(dada, "make_search", make_search)
+    task = task_of(OPS, folds=3, data=planted())
+    method = Dada(DadaSettings(network="small", batch_size=12, epochs=1, kept=2))
+    assert method.candidates(task, Budget(), Unused()) == []
+    assert task.progress.lines[-1] == ("dada: no policies, nothing was found on fold 2, and every fold races its own")
+    monkeypatch.setattr(dada, "make_search", make)
+    (found,) = method.candidates(task_of(OPS, folds=3, data=planted()), Budget(), Unused())
+    assert set(found.on_folds) == {"fold 1", "fold 2", "fold 3"}

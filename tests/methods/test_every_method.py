@@ -1,15 +1,16 @@
 """One file over all methods: the checks that come with the package, and that each of them can fail."""
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
 
-from fasteraa.errors import Stopped
+from fasteraa.errors import ConfigError, Stopped
 from fasteraa.methods import METHODS, Candidate, Method
 from fasteraa.methods.black_box import TimeShare
 from fasteraa.policy.named import named
+from fasteraa.runtime.settings import Settings, setting
 from fasteraa.testing.methods import check_method
 from fasteraa.train.runner import run_jobs
 
@@ -19,6 +20,39 @@ def test_every_method(name):
     method = METHODS.load(name)
     check_method(method.reduced)
     assert method().name == name
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_every_method_is_made_with_its_settings(name):
+    method = METHODS.load(name)
+    kind = method.settings_class
+    assert method().settings == (None if kind is None else kind())
+    if kind is not None:
+        given = type(method.reduced().settings).make(method.reduced().settings.plain())
+        assert method(given).settings == method.with_settings(given.plain()).settings == given != kind()
+
+
+def test_settings_of_a_plug_in():
+    @dataclass(frozen=True, kw_only=True)
+    class Own(Settings):
+        least: int = setting(1, "A number.", least=1)
+
+    class Plain(Steps):
+        settings_class = Own
+
+    class Older(Steps):
+        """Keeps its settings itself."""
+
+        def __init__(self, settings=None):
+            self.settings = settings or Own()
+
+    for kind in (Plain, Older):
+        assert kind().settings == Own()
+        assert kind.with_settings({"least": 3}).settings.least == 3
+        with pytest.raises(ConfigError, match="of the method steps, least must be a number of at least 1, got 0"):
+            kind.with_settings({"least": 0})
+    with pytest.raises(ConfigError, match="the method 'steps' has no settings of its own, got least"):
+        Steps.with_settings({"least": 3})
 
 
 # --- methods with one mistake each -----------------------------------------------------------------------------------

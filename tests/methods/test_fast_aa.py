@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from fasteraa.errors import RunError
-from fasteraa.methods import Budget
+from fasteraa.methods import Budget, fast_aa
 from fasteraa.methods.fast_aa import FastAA, FastAASettings, FoldTrials, Journal, PolicyTrial, payable_trials, try_all
 from fasteraa.methods.space import Space
 from fasteraa.methods.tpe import Apart, Tpe, ready, suggesters
@@ -94,6 +94,26 @@ def test_folds_share_what_the_networks_leave(tmp_path):
     passes = 3 * 90 * task.train_images / (5 * len(task.folds[0].held_out))  # those of a training, in trials
     assert counted == {"trainings": folds + 1, "epochs": 90, "trials": math.floor(passes / folds)}
     assert payable_trials(task, Budget(1.0), runner, FastAASettings())["trainings"] == 0
+
+
+@pytest.mark.parametrize(
+    ("ops", "settings", "count"),
+    [
+        (None, {}, 16),
+        (None, FastAA.published().settings, 15),  # without sample pairing
+        (("rotate", "sample_pairing"), FastAA.published().settings, 2),
+    ],
+)
+def test_operations_that_are_searched(tmp_path, monkeypatch, ops, settings, count):
+    class Asked(Exception):
+        pass
+
+    def asked(names, sizes, *given):
+        raise Asked(sizes[0])
+
+    monkeypatch.setattr(fast_aa, "suggesters", asked)
+    with pytest.raises(Asked, match=f"^{count}$"):
+        FastAA.with_settings(settings).candidates(task_of(ops), Budget(trainings=9), scripted(tmp_path))
 
 
 def test_tpe_learns():

@@ -23,6 +23,7 @@ from fasteraa.methods.pba import (
     training_seconds,
 )
 from fasteraa.methods.space import Space
+from fasteraa.ops import OPS
 from fasteraa.policy.policy import Policy
 from fasteraa.train.group import Group
 from fasteraa.train.job import Outcome
@@ -227,6 +228,15 @@ def test_what_races_on_a_fold_was_rewarded_on_another(tmp_path):
     assert last[schedule.on_folds["fold 1"].parts[-1].policy.sub_policies] == "fold 2"
     assert last[schedule.on_folds["fold 2"].parts[-1].policy.sub_policies] == "fold 1"
     assert flat.on_folds["fold 1"].hash == schedule.on_folds["fold 1"].flattened().hash
+
+
+@pytest.mark.parametrize(("ops", "paired"), [(None, False), (("rotate", "invert", "sample_pairing"), True)])
+def test_the_published_search_has_no_sample_pairing_unless_it_is_named(tmp_path, ops, paired):
+    settings = {**PopulationBased.published().settings, "epochs": 30}
+    runner = scripted(tmp_path)
+    PopulationBased.with_settings(settings).candidates(task_of(ops, recipe=LONG), Budget(trainings=8), runner)
+    met = {op for job in runner.trained for op in job.policy.ops}
+    assert met == {"rotate", "invert", "sample_pairing"} if paired else met == set(OPS) - {"flip", "sample_pairing"}
 
 
 def test_killed_and_resumed(tmp_path):

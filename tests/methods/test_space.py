@@ -85,3 +85,10 @@ def test_policies_are_concatenated():
     assert together.name == "five"
     assert together.sub_policies == tuple(sub for policy in policies for sub in policy.sub_policies)
     assert len(together.sub_policies) == 25
+
+
+def test_without_sample_pairing_unless_it_was_named():
+    assert len(space_of(SearchConfig()).ops) == 16
+    assert set(space_of(SearchConfig()).ops) - set(space_of(SearchConfig(), False).ops) == {"sample_pairing"}
+    named_ones = ("rotate", "sample_pairing")
+    assert space_of(SearchConfig(ops=named_ones), False).ops == named_ones

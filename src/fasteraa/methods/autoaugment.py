@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from fasteraa.methods.black_box import FEWEST, FOLDS, BlackBox, TimeShare, Tried, best_first, trainings_words
+from fasteraa.methods.black_box import FEWEST, LEAST_FOLDS, BlackBox, TimeShare, Tried, best_first, trainings_words
 from fasteraa.methods.method import Published
 from fasteraa.methods.space import Space, concatenated, space_of
 from fasteraa.methods.task import Task
@@ -24,6 +24,8 @@ from fasteraa.runtime.seeds import deterministic, seeded
 from fasteraa.runtime.settings import Settings, setting
 from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.runner import Runner, run_jobs
+
+CONTROLLERS = LEAST_FOLDS  # on a fold each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +51,8 @@ class AutoAugment(BlackBox):
     """The five best policies of all that the controllers wrote, concatenated; and the best one."""
 
     name = "autoaugment"
+    settings_class = AutoAugmentSettings
     settings: AutoAugmentSettings
-
-    def __init__(self, settings: AutoAugmentSettings | None = None):
-        self.settings = settings or AutoAugmentSettings()
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:
@@ -71,11 +71,11 @@ class AutoAugment(BlackBox):
         """In turns: the controllers write some policies, these are trained with, the controllers learn."""
         space, settings = space_of(task.config), self.settings
         assert space is not None
-        count, epochs = planned["trainings"] // FOLDS, planned["epochs"]  # policies of a controller
+        count, epochs = planned["trainings"] // CONTROLLERS, planned["epochs"]  # policies of a controller
         children = max(min(settings.children, count // 10), 1)
-        what = trainings_words(task, FOLDS * count, epochs)
-        task.say(f"autoaugment: {what}, an update of the controllers after every {FOLDS * children}")
-        learners = [Learner(space, settings, seed=FOLDS * task.seed + fold) for fold in range(FOLDS)]
+        what = trainings_words(task, CONTROLLERS * count, epochs)
+        task.say(f"autoaugment: {what}, an update of the controllers after every {CONTROLLERS * children}")
+        learners = [Learner(space, settings, seed=CONTROLLERS * task.seed + fold) for fold in range(CONTROLLERS)]
         tried: list[Tried] = []
         share.begin()
         for first in range(0, count, children):
@@ -83,17 +83,20 @@ class AutoAugment(BlackBox):
             jobs = [_jobs(task, space, written, fold, first, epochs) for fold, written in enumerate(codes)]
             outcomes = run_jobs(runner, [job for each in jobs for job in each])
             for learner, written, theirs in zip(learners, codes, jobs, strict=True):
-                rewards = [reward(outcomes.get(job.key)) for job in theirs]
-                learner.learn(written, rewards)
+                rewards = {number: reward(outcomes.get(job.key)) for number, job in enumerate(theirs)}
+                sound = {number: each for number, each in rewards.items() if each is not None}
+                if sound:
+                    learner.learn(written[list(sound)], list(sound.values()))
                 tried += [
-                    Tried(job.policy, job.split.name, -each, outcomes[job.key].seconds)
-                    for job, each in zip(theirs, rewards, strict=True)
-                    if each
+                    Tried(theirs[number].policy, theirs[number].split.name, -each, outcomes[theirs[number].key].seconds)
+                    for number, each in sound.items()
                 ]
             if tried and _is_tenth(first, children, count):
                 best = 100 * max(-each.score for each in tried)
-                task.say(f"autoaugment: {FOLDS * (first + children)} trainings, the best accuracy is {best:.1f} %")
-            if share.over(FOLDS * min(first + children, count), FOLDS * count, "trainings"):
+                task.say(
+                    f"autoaugment: {CONTROLLERS * (first + children)} trainings, the best accuracy is {best:.1f} %"
+                )
+            if share.over(CONTROLLERS * min(first + children, count), CONTROLLERS * count, "trainings"):
                 break
         return tried
 
@@ -112,9 +115,12 @@ def _jobs(task: Task, space: Space, codes: Tensor, fold: int, first: int, epochs
     return [task.job(each.name, each, fold=fold, seed=task.seed + fold, epochs=epochs) for each in policies]
 
 
-def reward(outcome: Outcome | None) -> float:
-    """The accuracy on held-out images; none for a training that failed."""
-    return 0.0 if outcome is None or outcome.failed else 1 - outcome.error / 100
+def reward(outcome: Outcome | None) -> float | None:
+    """The accuracy on held-out images; None for a training that failed, which says nothing about its policy.
+
+    A zero would be fifty times as far from the baseline as the others are, and an update would be about it alone.
+    """
+    return None if outcome is None or outcome.failed else 1 - outcome.error / 100
 
 
 def _is_tenth(first: int, children: int, count: int) -> bool:

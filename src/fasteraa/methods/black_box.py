@@ -24,7 +24,9 @@ from fasteraa.train.job import Outcome, TrainJob
 from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import EndingRunner, Runner, Say, run_jobs
 
-FOLDS = 2  # on so many a method must have tried policies: what races on one is made of what was tried on the others
+LEAST_FOLDS = (
+    2  # on so many a method must have tried policies: what races on one is made of what was tried on the others
+)
 _LINES = 10  # of progress
 FEWEST = 6  # trainings; of fewer the best says nothing
 LATE = 1.1  # times its share of the time: nothing is begun that would end later
@@ -47,7 +49,7 @@ class BlackBox(Method):
     settings: Settings
 
     def candidates(self, task: Task, budget: Budget, runner: Runner) -> list[Candidate]:
-        if space_of(task.config) is None or len(task.folds) < FOLDS:
+        if space_of(task.config) is None or len(task.folds) < LEAST_FOLDS:
             return []
         share = TimeShare(task, self.name, budget)
         planned = plan(task, self.name, self.settings, lambda: self.payable(task, budget, runner))
@@ -255,7 +257,7 @@ Make = Callable[[Sequence[Tried]], Mapping[str, Policy]]  # labels and policies,
 def candidates_of(tried: Sequence[Tried], make: Make) -> list[Candidate]:
     """What is made of everything, and for each fold what is made of the others; one of those that came out the same."""
     folds = dict.fromkeys(each.fold for each in tried)
-    if len(folds) < FOLDS:
+    if len(folds) < LEAST_FOLDS:
         return []
     policies = make(tried)
     without = {fold: make([each for each in tried if each.fold != fold]) for fold in folds}

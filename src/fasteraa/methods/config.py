@@ -1,7 +1,7 @@
 """The settings of a search; a TOML file and the command line override them by name.
 
 The defaults are ours. `paper_settings` are the paper's, by the name `--preset paper`: they differ in `objective`,
-`critic`, `critic_norm`, `chunk_size` and, where images are few, `epochs`. docs/how-it-works.md says why.
+`critic`, `critic_norm`, `chunk_size`, `spans` and, where images are few, `epochs`. docs/how-it-works.md says why.
 """
 
 from __future__ import annotations
@@ -157,6 +157,7 @@ _PAPER: Mapping[str, Any] = MappingProxyType(
         "batch_size": 128,
         "crop": 0.125,
         "flip": True,
+        "spans": {"cutout": {"at_zero": 0, "at_one": 0.2, "unit": "width"}},
     }
 )
 _PAPER_IMAGENET: Mapping[str, Any] = MappingProxyType({"critic": "resnet-50", "chunk_size": 16})
@@ -183,10 +184,11 @@ def paper_settings(source: str = "cifar10") -> dict[str, Any]:
     From its section "Experimental Settings": L = 10 sub-policies of K = 2 stages; 20 epochs; WRN-40-2, on ImageNet
     ResNet-50, as they are in Fast AutoAugment's repository, so with batch norm; chunks of 8 images, on ImageNet 16;
     both temperatures 0.05; Adam with a rate of 1e-3 and betas (0, 0.999); epsilon 0.1; a penalty of 10. The size of the
-    subset is in `fasteraa.data.RECIPES`, the chunks of a training in `TRAIN_CHUNK`.
+    subset is in `fasteraa.data.RECIPES`, the chunks of reproduce's trainings in `TRAIN_CHUNK`.
 
     From the authors' code, where the paper is silent: batches of 128, of which half are augmented; a uniform start.
-    From Fast AutoAugment's repository, whose preprocessing the paper takes over: crop with 4 of 32 pixels, flip.
+    From Fast AutoAugment's repository, whose preprocessing and ranges the paper takes over: crop with 4 of 32 pixels,
+    flip, cutout of up to 0.2 of the side.
     Ours: the penalty's length is taken over an image (the authors' code: over channels at each pixel), operations are
     Pillow's (theirs: posterize does nothing), and sharpness has a magnitude (as in every earlier system).
     """

@@ -6,11 +6,17 @@ That derivative is a finite difference of two training losses, at weights a litt
 gradient (DARTS). It reaches magnitudes through the operations. Pairs and gates are drawn, so it reaches them by RELAX,
 a score-function estimator whose variance a small network, the control variate, learns to take away.
 
-The settings are the published ones. What is ours: there is a search on each fold of the race, on the images that train
-there, since the validation loss knows labels; the found pairs are concatenated, and on a fold races what was found
-without its held-out images. RELAX is taken of the finite difference as a whole; of the gates only the drawn pair's are
-credited with it, which leaves the estimate unbiased and makes it less noisy. The step that is looked ahead to is then
-taken as it is, where the authors compute it again.
+The settings are the published ones. What is ours:
+
+- A search on each fold of the race, on the images that train there, since the validation loss knows labels. The found
+  pairs are concatenated; on a fold races what was found without its held-out images.
+- RELAX is taken of the finite difference as a whole, and of the gates only the drawn pair's are credited with it. Both
+  leave the estimate unbiased, the latter makes it less noisy.
+- The step that is looked ahead to is then taken as it is, clipped, where the authors compute it again.
+- Magnitudes follow the slopes of the operations (the authors: straight through all of them, each pixel's slope is 1),
+  and 0 leaves an image alone.
+- The validation loss is of another batch at every step (theirs: always of the first), the rate falls at every step
+  (every epoch), and large images are cropped and flipped alone (ImageNet: resized crops, jittered colours).
 """
 
 from __future__ import annotations
@@ -44,6 +50,7 @@ from fasteraa.runtime.checkpoint import load_checkpoint, misfit, save_checkpoint
 from fasteraa.runtime.device import find_device
 from fasteraa.runtime.seeds import deterministic, seeded
 from fasteraa.runtime.settings import Settings, setting
+from fasteraa.train.device_batches import cut
 from fasteraa.train.recipe import epochs_words
 from fasteraa.train.runner import Runner
 
@@ -59,6 +66,13 @@ _STATE: dict[str, Any] = {
     "momentum": list, "generator": Tensor,
 }  # fmt: skip
 _LINES = 5  # of progress on a fold
+_CUTOUT = 16  # pixels, as published for every set
+# where it is not as on CIFAR-10
+_PUBLISHED: dict[str, dict[str, Any]] = {
+    "cifar100": {"batch_size": 32, "weight_decay": 5e-4},
+    "svhn": {"network": "wrn-28-10", "batch_size": 32, "network_rate": 0.00125, "weight_decay": 1e-3},
+    "imagenet": {"network": "resnet-50", "batch_size": 32, "network_rate": 0.00125, "weight_decay": 1e-4},
+}
 Pair = tuple[str, str]
 Tell = Callable[[int, float], None]  # epochs that are done, the last one's loss
 
@@ -77,7 +91,12 @@ class DadaSettings(Settings):
     network_rate: float = setting(0.1, "Of SGD, at the start; half a cosine leads to the last.", above=0)
     last_rate: float = setting(1e-3, "Of SGD, in the end.", above=0)
     momentum: float = setting(0.9, "Of SGD.", least=0, below=1)
-    weight_decay: float = setting(2e-4, "Of SGD; Fast AutoAugment's for this network.", least=0)
+    weight_decay: float = setting(2e-4, "Of SGD.", least=0)
+    cutout: int | None = setting(
+        None,
+        "Side in pixels of the square cut out of every image after the policy; None: 16, at most half of the image.",
+        least=0,
+    )
     clip: float = setting(5.0, "The largest length of the network's gradient.", above=0)
     difference: float = setting(1e-2, "How far to both sides the training losses are taken.", above=0)
     units: int = setting(100, "Of the control variate's hidden layer.", least=1)
@@ -89,16 +108,13 @@ class Dada(Method):
 
     name = "dada"
     trains = True  # a network of its own, not the runner's: it needs folds and takes time
+    settings_class = DadaSettings
     settings: DadaSettings
-
-    def __init__(self, settings: DadaSettings | None = None):
-        self.settings = settings or DadaSettings()
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:
-        """Its defaults, also on a CPU; on SVHN and ImageNet with smaller steps."""
-        smaller = {"network_rate": 0.00125, "batch_size": 32} if source in ("svhn", "imagenet") else {}
-        return Published({"network": "wrn-40-2", **smaller})
+        """Its defaults, also on a CPU; on other sets than CIFAR-10 what the authors' scripts have for them."""
+        return Published({"network": "wrn-40-2", **_PUBLISHED.get(source, {})})
 
     @classmethod
     def reduced(cls) -> Self:
@@ -126,7 +142,10 @@ class Dada(Method):
             tried += [[split.name, loss, seconds] for loss in outcome["losses"]]
             if outcome["pairs"]:
                 by_fold[split.name] = policy_of(outcome["pairs"], task.config)
-        if not by_fold:
+        if len(by_fold) < len(task.folds):
+            # on a fold without a result all pairs would race, and others' searches have seen its held-out images
+            missing = ", ".join(split.name for split in task.folds if split.name not in by_fold)
+            task.say(f"{self.name}: no policies, nothing was found on {missing}, and every fold races its own")
             return []
         whole = concatenated(list(by_fold.values()), self.name)
         return [Candidate(self.name, whole, on_folds=by_fold, details={"tried": tried})]
@@ -157,8 +176,7 @@ class Dada(Method):
 
 def pairs_of(config: SearchConfig) -> list[Pair]:
     """Of different operations: 105 of the published fifteen, which are all but flip and sample pairing."""
-    ops = [op for op in operations_to_test(config.ops) if config.ops is not None or op != "sample_pairing"]
-    return list(combinations(ops, 2))
+    return list(combinations(operations_to_test(config.ops, sample_pairing=False), 2))
 
 
 def payable_epochs(task: Task, budget: Budget, settings: DadaSettings) -> dict[str, Any]:
@@ -340,6 +358,8 @@ class PairSearch:
         self.images = [each.images.to(self.device) for each in images]
         self.labels = [each.labels.to(self.device) for each in images]
         self.normalise = Normalise.of(self.images[0])
+        half = min(images[0].size) // 2
+        self.cutout = min(_CUTOUT, half) if settings.cutout is None else settings.cutout
         self.generator = Generator(self.device).manual_seed(seed)
         self.batch = min(settings.batch_size, *map(len, images))
         self.steps = len(images[0]) // self.batch  # of an epoch
@@ -449,6 +469,8 @@ class PairSearch:
         (images, labels), draw = train, self.policy.draw(self.generator)
         images = baseline(images, self.config, self.generator).float() / 255
         augmented = self.policy.augment(images, draw, self.config, self.generator)
+        if self.cutout:
+            augmented = cut(augmented, self.cutout, self.normalise.mean, self.generator)
         seen = augmented.detach()
         before = [each.detach().clone() for each in self.weights]
         self._descend(self._gradient(seen, labels)[1], rate)
@@ -458,7 +480,7 @@ class PairSearch:
         radius = self.settings.difference / length
         sides = [self._beside(before, ahead, sign * radius, seen, labels) for sign in (1, -1)]
         (plus, plus_slope), (minus, minus_slope) = sides
-        scale = -rate / (2 * radius)
+        scale = -1 / (2 * radius)  # of a step of rate 1: with the rate, the policy's steps would shrink along with it
         if augmented.requires_grad:
             torch.autograd.backward(augmented, scale * (plus_slope - minus_slope))
         self.relax.step(draw, scale * (plus - minus))

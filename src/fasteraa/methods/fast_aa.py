@@ -65,18 +65,20 @@ class FastAASettings(Settings):
     )
     passes: int = setting(5, "An image is recognised if it is in one of so many augmented passes.", least=1)
     kept: int = setting(10, "The best so many policies of each fold are concatenated.", least=1)
+    sample_pairing: bool = setting(True, "Among the operations (the paper: not), unless --ops names them.")
 
 
 class FastAA(BlackBox):
     """The best policies of all folds, concatenated: ten of each, and one of each."""
 
     name = "fast-aa"
+    settings_class = FastAASettings
     settings: FastAASettings
 
     def __init__(self, settings: FastAASettings | None = None):
         if find_spec("optuna") is None:
             raise ConfigError("the method fast-aa needs Optuna: pip install 'fasteraa[fast-aa]'")
-        self.settings = settings or FastAASettings()
+        super().__init__(settings)
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:
@@ -84,7 +86,8 @@ class FastAA(BlackBox):
         recipe = PAPER[_RECIPES.get(source, "cifar/wrn-40-2")]
         train = {name: getattr(recipe, name) for name in _TRAINED}
         return Published(
-            {"epochs": recipe.epochs}, {"network": recipe.network, "epochs": recipe.epochs, "train": train}
+            {"epochs": recipe.epochs, "sample_pairing": False},
+            {"network": recipe.network, "epochs": recipe.epochs, "train": train},
         )
 
     @classmethod
@@ -110,7 +113,7 @@ class FastAA(BlackBox):
 
     def tried(self, task: Task, planned: Mapping[str, Any], runner: Runner, share: TimeShare) -> list[Tried]:
         """By trials with these networks, not by trainings."""
-        jobs, space = self.jobs(task, planned), space_of(task.config)
+        jobs, space = self.jobs(task, planned), space_of(task.config, self.settings.sample_pairing)
         assert space is not None
         what = f"{len(jobs)} networks of {epochs_words(planned['epochs'])} of {task.recipe.network_words}"
         task.say(f"fast-aa: {what}, then up to {planned['trials']} trials with each")

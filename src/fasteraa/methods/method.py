@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from fasteraa.errors import ConfigError
 from fasteraa.policy.policy import Policy
@@ -94,7 +94,12 @@ class Method(ABC):
 
     name: str
     trains = False  # True: it asks the runner for trainings, so it shares the time of the race
-    settings: Settings | None = None  # its own, where it has any: then it can be made with others, `cls(settings)`
+    settings_class: ClassVar[type[Settings] | None] = None  # of its own settings, where it has any
+    settings: Settings | None = None
+
+    def __init__(self, settings: Settings | None = None):
+        """With settings of its own, or with their defaults."""
+        self.settings = settings or (self.settings_class() if self.settings_class else None)
 
     @classmethod
     def with_settings(cls, values: Mapping[str, Any]) -> Self:
@@ -103,7 +108,7 @@ class Method(ABC):
         if own is None:
             raise ConfigError(f"the method {cls.name!r} has no settings of its own, got {', '.join(values)}")
         try:
-            return cls(type(own).make(values))  # type: ignore[call-arg]
+            return cls(type(own).make(values))
         except ConfigError as error:
             raise ConfigError(f"of the method {cls.name}, {error}") from error
 

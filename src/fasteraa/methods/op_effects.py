@@ -30,12 +30,12 @@ from fasteraa.train.runner import Runner
 
 # Trainings: fewer tell too little. On 1,000 images the standard errors of effects are 2.0 to 2.5 % after 54; by the
 # same noise they are 1.5 to 1.9 % after 108.
-FEWEST, MOST = EXPERIMENT, 108
+FEWEST_TRAININGS, MOST_TRAININGS = EXPERIMENT, 108
 # margin and operations per image of policies that are made of what helps
 WEIGHTED = {"weighted": (12, 2), "weighted-strong": (5, 2), "weighted-3-ops": (16, 3)}
 _DOSES = (1, 2, 3)  # operations on an image, on average
 _REACHES = (0.35, 0.7, 1.0)  # the largest magnitude of warps
-_FEWEST = 4  # a policy has at least one of so many operations
+_ONE_IN = 4  # operations a policy has, at least
 _EXPECTED_REACH = 1.3  # warps that go far do harm on average, too
 _SPREAD = 5.0  # of effects between kinds of data, one standard deviation in %
 _NOISES = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 30.0)  # of a training, in %: the likeliest one is taken
@@ -55,7 +55,7 @@ class OpEffects(Method):
         plan = task.decisions.decide(self.name, lambda: plan_experiment(task, budget, runner))
         if not plan["trainings"]:
             task.say(
-                f"{self.name}: no policies, its share of the race must pay for {FEWEST} trainings of "
+                f"{self.name}: no policies, its share of the race must pay for {FEWEST_TRAININGS} trainings of "
                 f"{epochs_words(task.informative_epochs())}"
             )
             return []
@@ -63,7 +63,7 @@ class OpEffects(Method):
         task.say(f"op-effects: {len(jobs)} trainings of {epochs_words(plan['epochs'])} of {task.recipe.network_words}")
         outcomes = share.run(runner, jobs)
         jobs = [job for job in jobs if job.key in outcomes]
-        if len(jobs) < FEWEST:
+        if len(jobs) < FEWEST_TRAININGS:
             return []
         measured = read_experiment(jobs, outcomes, ops)
         return [] if measured is None else weighted_candidates(*measured)
@@ -82,8 +82,8 @@ def affordable(budget: Budget, epoch: float, least: int, most: int, folds: int) 
     payable = budget.trainings
     if payable is None:
         payable = math.floor(budget.seconds / (least * max(epoch, 1e-9)))
-    count = min(payable, MOST) // folds * folds
-    if count < FEWEST:
+    count = min(payable, MOST_TRAININGS) // folds * folds
+    if count < FEWEST_TRAININGS:
         return {"trainings": 0, "epochs": 0}
     longest = math.floor(budget.seconds / (count * max(epoch, 1e-9))) if budget.trainings is None else most
     return {"trainings": count, "epochs": min(most, longest)}
@@ -182,7 +182,7 @@ def drawn(count: int, ops: Sequence[str], seed: int) -> list[Policy]:
 
 def _draw(ops: Sequence[str], rng: Random) -> Policy:
     chosen: list[str] = []
-    while len(chosen) < max(len(ops) // _FEWEST, 1):
+    while len(chosen) < max(len(ops) // _ONE_IN, 1):
         chosen = [op for op in ops if rng.random() < 0.5]
     count, largest = rng.choice(_DOSES), rng.choice(_REACHES)
     return weighted(dict.fromkeys(chosen, 0.0), ops_per_image=count, warps=largest)

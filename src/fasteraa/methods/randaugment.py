@@ -1,4 +1,4 @@
-"""RandAugment (Cubuk et al., 2019): its two numbers from a grid, each pair of them trained on every fold."""
+"""RandAugment (Cubuk et al., 2019): its two numbers from a grid, trained on every fold. The values of M are ours."""
 
 from __future__ import annotations
 
@@ -36,10 +36,8 @@ class RandAugmentGrid(BlackBox):
     """The best pairs of n and m."""
 
     name = "randaugment"
+    settings_class = RandAugmentSettings
     settings: RandAugmentSettings
-
-    def __init__(self, settings: RandAugmentSettings | None = None):
-        self.settings = settings or RandAugmentSettings()
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:

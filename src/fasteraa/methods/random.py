@@ -28,10 +28,8 @@ class RandomSearch(BlackBox):
     """The best policies of those that were drawn, alone and concatenated."""
 
     name = "random"
+    settings_class = RandomSettings
     settings: RandomSettings
-
-    def __init__(self, settings: RandomSettings | None = None):
-        self.settings = settings or RandomSettings()
 
     @classmethod
     def published(cls, source: str = "cifar10") -> Published:

@@ -77,14 +77,15 @@ class Space:
         yield round(choice.range[1] * (MAGNITUDES - 1))
 
 
-def operations_to_test(ops: Sequence[str] | None) -> list[str]:
-    """Not the flip: trainings flip as their recipe says."""
-    return [row.name for row in select(ops) if row.name != "flip"]
+def operations_to_test(ops: Sequence[str] | None, sample_pairing: bool = True) -> list[str]:
+    """Not the flip: trainings flip as their recipe says. Nor `sample_pairing` if it is False, unless ops were named."""
+    left_out = {"flip"} if sample_pairing or ops is not None else {"flip", "sample_pairing"}
+    return [row.name for row in select(ops) if row.name not in left_out]
 
 
-def space_of(config: SearchConfig) -> Space | None:
+def space_of(config: SearchConfig, sample_pairing: bool = True) -> Space | None:
     """Of the operations of a search, less the flip, which trainings do by themselves; None if none is left."""
-    ops = operations_to_test(config.ops)
+    ops = operations_to_test(config.ops, sample_pairing)
     return Space(tuple(ops), spans=config.spans, fill=config.fill) if ops else None
 
 
