@@ -15,6 +15,10 @@ if not torch.cuda.is_available():
 @pytest.fixture(autouse=True)
 def _signals():
     """Commands that a test starts must not inherit what a shell in the background, or a test before, ignores."""
+    handle_signals()
+
+
+def handle_signals():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "SIGHUP"):
@@ -35,6 +39,7 @@ def fasteraa(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["fasteraa", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
+        handle_signals()  # a command that is over ignores them
         return (ended.value.code or 0, *capsys.readouterr())
 
     return run
