@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from fasteraa.errors import ConfigError, OutOfTime, RaceError
 from fasteraa.methods import Budget, Candidate, Expected
-from fasteraa.methods.task import Task, shortened
+from fasteraa.methods.task import FOLDS, Task, shortened
 from fasteraa.policy.named import named
 from fasteraa.runtime.clock import duration
 from fasteraa.selection.prior import PriorOf, with_prior
 from fasteraa.selection.ranking import CLEAR, Trial, best_of, choose, is_clear, keep_first
 from fasteraa.selection.result import RaceResult
 from fasteraa.selection.schedule import (
+    LEAST_CANDIDATES,
     Schedule,
     next_round,
     plan_race,
@@ -112,7 +113,7 @@ def race(
         rounds=tuple(each for each in schedule.rounds if each.cost is not None),
         unfinished=any(each.cost is None for each in schedule.rounds),
         counted=budget.trainings or 0,
-        informative=_informative(task, schedule, runner, spent) if budget.trainings is None else None,
+        informative=_informative(task, schedule, candidates, runner, spent) if budget.trainings is None else None,
     )
 
 
@@ -161,7 +162,9 @@ def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: B
 
     def ordered() -> dict[str, object]:
         plan = task.decisions.decide(_PLAN, lambda: {**planned(), "policies": policies})
-        best_first = with_prior(candidates, task, runner, plan["seeds"][0], plan["epochs"])
+        none = [each for each in candidates if each.label == "none"]
+        some = none or candidates if len(plan["candidates"]) == 1 else candidates
+        best_first = with_prior(some, task, runner, plan["seeds"][0], plan["epochs"])
         labels = [each.label for each in best_first][: len(plan["candidates"])]
         expected = {each.label: each.expected.numbers for each in best_first if each.expected is not None}
         return {**plan, "candidates": labels, "expected": expected}
@@ -173,7 +176,7 @@ def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: B
     if not epoch:  # it was planned before
         return 0.0 if budget.trainings is not None else budget.seconds
     schedule = read_schedule(task.decisions)
-    for line in plan_words(task.recipe.network_words, schedule, candidates, epoch[0], budget):
+    for line in plan_words(task, schedule, candidates, epoch[0], budget):
         task.say(line)
     count = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats))
     return min(count, budget.trainings or count) * schedule.epochs * epoch[0]
@@ -316,8 +319,15 @@ def _measured(trial: Trial, job: TrainJob, outcome: Outcome, task: Task) -> Tria
     )
 
 
-def _informative(task: Task, schedule: Schedule, runner: Runner, spent: float) -> tuple[int, float]:
-    """The shortest informative epochs, and the seconds of this race if it had those."""
-    epochs = task.informative_epochs()
-    trainings = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats))
-    return epochs, spent + trainings * epochs * schedule.rounds[0].epoch_cost
+def _informative(
+    task: Task, schedule: Schedule, candidates: Sequence[Candidate], runner: Runner, spent: float
+) -> tuple[int, float]:
+    """The shortest informative epochs, and the seconds of this race if it had those.
+
+    One of fewer candidates than usual, for want of time, would have the usual number, on all folds.
+    """
+    epochs, count, cost = task.informative_epochs(), len(schedule.candidates), schedule.rounds[0].epoch_cost
+    if not task.recipe.fine_tunes and count < (usual := min(LEAST_CANDIDATES, len(candidates))):
+        count, cost = usual, _epoch_seconds(task, candidates, runner)
+    repeats = schedule.repeats + (1,) * (FOLDS - len(schedule.repeats))
+    return epochs, spent + sum(trainings_of_rounds(count, repeats)) * epochs * cost
