@@ -207,8 +207,8 @@ def _trials(task: Task, candidates: Sequence[Candidate], schedule: Schedule) -> 
     length = 1.0 if task.recipe.fine_tunes else task.recipe.epochs / schedule.epochs
     by_error = task.metric == "balanced-error"
     chosen = [replace(by_label[label], expected=expected.get(label)) for label in schedule.candidates]
-    prior = PriorOf(task.prior, task.recipe.network)
-    return [Trial(each, length=length, by_error=by_error, prior=prior) for each in chosen]
+    prior, folds = PriorOf(task.prior, task.recipe.network), len(task.folds)
+    return [Trial(each, length=length, folds=folds, by_error=by_error, prior=prior) for each in chosen]
 
 
 def _rounds(
@@ -300,9 +300,9 @@ def _train_round(
 
 
 def _measured(trial: Trial, job: TrainJob, outcome: Outcome, task: Task) -> Trial:
-    """Of few images, which a fine-tuning has, the same ones held out again tell nothing new about other images."""
+    """The same images held out again tell nothing new about other images."""
     labels, metric = job.split.held_out.labels, task.metric
-    again = task.recipe.fine_tunes and len(trial.errors) >= len(task.folds)
+    again = len(trial.errors) >= len(task.folds)
     more = effective_images(labels) if metric == "balanced-error" else len(labels)
     images = trial.images + (0 if again else more)
     if outcome.failed:
