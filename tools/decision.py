@@ -38,7 +38,9 @@ Rows = Mapping[tuple[str, int, str], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Replay:
-    """A race on some folds, and what its policies did on the others: the logarithm of the loss relative to `none`."""
+    """A race on some folds, and what its policies did on the others: the logarithm of the loss relative to `none`, and
+    points of error more than `none`.
+    """
 
     set: str
     epochs: int
@@ -46,6 +48,7 @@ class Replay:
     folds: int
     trials: tuple[ranking.Trial, ...]
     truth: Mapping[str, float]
+    errors: Mapping[str, float]
     noise: float  # one standard error of the truth
 
 
@@ -106,8 +109,12 @@ def _of_set(
                 label: fmean(_log(rows[label, later, f]) - _log(rows["none", later, f]) for f in others)
                 for label in labels
             }
+            errors = {
+                label: fmean(rows[label, later, f]["error"] - rows["none", later, f]["error"] for f in others)
+                for label in labels
+            }
             noise = max(trials[0].noise * math.sqrt(count / len(others)), ranking.SEED_NOISE / math.sqrt(len(others)))
-            yield Replay(name, epochs, length, count, trials, truth, noise)
+            yield Replay(name, epochs, length, count, trials, truth, errors, noise)
 
 
 def _log(row: Mapping[str, Any]) -> float:
@@ -155,25 +162,25 @@ def decisions(some: Sequence[Replay]) -> Iterator[str]:
         "something is chosen",
         "worse",
         "clearly worse",
+        "more errors",
         "change of the loss",
         "of those",
+        "points of error",
     )
     yield f"| {' | '.join(columns)} |"
-    yield "|---" * 6 + "|"
+    yield "|---" * len(columns) + "|"
     for level in LEVELS:
-        values, worse, clearly = [], 0, 0
-        for replay in some:
-            value = replay.truth[chosen_at(replay, level)]
-            values.append(value)
-            worse += value > 0
-            clearly += value > 2 * replay.noise
-        count, share = sum(value != 0 for value in values), [value for value in values if value != 0]
+        chosen = [(replay, chosen_at(replay, level)) for replay in some]
+        those = [(each.truth[label], each.errors[label], each.noise) for each, label in chosen if label != "none"]
+        worse = [truth > 0 for truth, *_ in those], [truth > 2 * noise for truth, _, noise in those]
+        shares = [f"{sum(each) / max(len(those), 1):.0%}" for each in (*worse, [error > 0 for _, error, _ in those])]
+        loss, error = (sum(each[column] for each in those) for column in (0, 1))
         yield (
-            f"| {level:.0%} | {count / len(some):.0%} | {worse / max(count, 1):.0%} | {clearly / max(count, 1):.0%} "
-            f"| {fmean(values):+.3f} | {fmean(share or [0.0]):+.3f} |"
+            f"| {level:.0%} | {len(those) / len(some):.0%} | {' | '.join(shares)} | {loss / len(some):+.3f} "
+            f"| {loss / max(len(those), 1):+.3f} | {error / len(some):+.2f} |"
         )
     best = fmean(min(replay.truth.values()) for replay in some)
-    yield f"| the best in truth | | | | {best:+.3f} | |"
+    yield f"| the best in truth | | | | | {best:+.3f} | | |"
 
 
 def calibration(some: Sequence[Replay]) -> Iterator[str]:
