@@ -165,7 +165,7 @@ def _weighed(measured: Difference, expected: Expected | None) -> Difference:
 def _training_noise(trials: Sequence[Trial]) -> float:
     """One standard error of a difference, by how differently candidates do from training to training.
 
-    What comes of seeds is less in the mean of many trainings, what comes of a fold's images only in that of several
+    What comes of seeds is less in a mean of many trainings, what comes of a fold's images only in one of several
     folds. Of few trainings by chance nothing may be seen of it: seeds alone make a difference on any images.
     """
     least = SEED_NOISE / math.sqrt(len(trials[0].scores))
