@@ -321,6 +321,7 @@ def test_a_race_that_can_only_say_none_trains_once_and_says_what_would_tell(tmp_
     assert rounds_of(runner) == {("fold 1", 0): ["none"]}
     assert (result.chosen.label, len(result.trials)) == ("none", 1)
     assert said[0] == "no race: there is no time for trainings that predict one of 200 epochs"
+    assert "race, round 1: 1 candidate, 1 training of 4 epochs of the small network each" in said
     epochs, minutes = result.longer
     assert result.sentence().endswith(
         f"{epochs} epochs would say more, and take about {minutes} minutes (--race-minutes {minutes})."

@@ -290,7 +290,7 @@ def _train_round(
         recipe = jobs[0].recipe
         count = f"{len(blocks)} training{'s' * (len(blocks) > 1)}"
         each = f"{count} of {epochs_words(recipe.epochs)} of {recipe.network_words}"
-        task.say(f"race, round {number + 1}: {len(alive)} candidates, {each} each")
+        task.say(f"race, round {number + 1}: {len(alive)} candidate{'s' * (len(alive) > 1)}, {each} each")
     trained.keep(len(jobs) - missing)
     began = time.monotonic()
     outcomes = run_jobs(runner, jobs, finished=trained.one_more)
