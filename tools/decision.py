@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import NormalDist, fmean
 from tempfile import TemporaryDirectory
@@ -38,7 +38,9 @@ Rows = Mapping[tuple[str, int, str], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Replay:
-    """A race on some folds, and what its policies did on the others: the logarithm of the loss relative to `none`."""
+    """A race on some folds, and what its policies did on the others: the logarithm of the loss relative to `none`, and
+    points of error more than `none`.
+    """
 
     set: str
     epochs: int
@@ -46,6 +48,7 @@ class Replay:
     folds: int
     trials: tuple[ranking.Trial, ...]
     truth: Mapping[str, float]
+    errors: Mapping[str, float]
     noise: float  # one standard error of the truth
 
 
@@ -106,8 +109,12 @@ def _of_set(
                 label: fmean(_log(rows[label, later, f]) - _log(rows["none", later, f]) for f in others)
                 for label in labels
             }
-            noise = trials[0].noise * math.sqrt(count / len(others))
-            yield Replay(name, epochs, length, count, trials, truth, noise)
+            errors = {
+                label: fmean(rows[label, later, f]["error"] - rows["none", later, f]["error"] for f in others)
+                for label in labels
+            }
+            noise = max(trials[0].noise * math.sqrt(count / len(others)), ranking.SEED_NOISE / math.sqrt(len(others)))
+            yield Replay(name, epochs, length, count, trials, truth, errors, noise)
 
 
 def _log(row: Mapping[str, Any]) -> float:
@@ -155,25 +162,25 @@ def decisions(some: Sequence[Replay]) -> Iterator[str]:
         "something is chosen",
         "worse",
         "clearly worse",
+        "more errors",
         "change of the loss",
         "of those",
+        "points of error",
     )
     yield f"| {' | '.join(columns)} |"
-    yield "|---" * 6 + "|"
+    yield "|---" * len(columns) + "|"
     for level in LEVELS:
-        values, worse, clearly = [], 0, 0
-        for replay in some:
-            value = replay.truth[chosen_at(replay, level)]
-            values.append(value)
-            worse += value > 0
-            clearly += value > 2 * replay.noise
-        count, share = sum(value != 0 for value in values), [value for value in values if value != 0]
+        chosen = [(replay, chosen_at(replay, level)) for replay in some]
+        those = [(each.truth[label], each.errors[label], each.noise) for each, label in chosen if label != "none"]
+        worse = [truth > 0 for truth, *_ in those], [truth > 2 * noise for truth, _, noise in those]
+        shares = [f"{sum(each) / max(len(those), 1):.0%}" for each in (*worse, [error > 0 for _, error, _ in those])]
+        loss, error = (sum(each[column] for each in those) for column in (0, 1))
         yield (
-            f"| {level:.0%} | {count / len(some):.0%} | {worse / max(count, 1):.0%} | {clearly / max(count, 1):.0%} "
-            f"| {fmean(values):+.3f} | {fmean(share or [0.0]):+.3f} |"
+            f"| {level:.0%} | {len(those) / len(some):.0%} | {' | '.join(shares)} | {loss / len(some):+.3f} "
+            f"| {loss / max(len(those), 1):+.3f} | {error / len(some):+.2f} |"
         )
     best = fmean(min(replay.truth.values()) for replay in some)
-    yield f"| the best in truth | | | | {best:+.3f} | |"
+    yield f"| the best in truth | | | | | {best:+.3f} | | |"
 
 
 def calibration(some: Sequence[Replay]) -> Iterator[str]:
@@ -329,88 +336,139 @@ LONG_DESIGNS = (
 TIMES = 400  # races of each design on each set and length
 
 
-def simulated(content: Mapping[str, Any], known: Sequence[Replay]) -> Iterator[str]:
-    """Races without a prior, with the recorded effects and their noise; the prior says who takes part."""
-    first = {(each.set, each.epochs): each for each in known if each.folds == 1 and each.length == 1}
-    yield "| candidates, with none | of each, by round | of none | trainings | change of the log loss |"
-    yield "|---" * 5 + "|"
-    for count, repeats, of_none in DESIGNS:
-        changes = [_races(each, parts_of(content, each.epochs), count, repeats, of_none) for each in first.values()]
-        trainings = sum(
-            each * (size - 1) + none
-            for each, none, size in zip(repeats, of_none, _sizes(count, len(repeats)), strict=True)
+class Part(NamedTuple):
+    """Variances of a logarithm: of each training, by its seed, and of each fold, whatever is trained on it."""
+
+    seed: float
+    fold: float
+
+    def of_mean(self, trainings: int, again: bool = False) -> float:
+        """Of the mean of so many, one fold after the other; `again`: as if each had a fold of its own."""
+        return self.seed / trainings + self.fold / (trainings if again else min(trainings, prior.FOLDS))
+
+    def means(self, rng: np.random.Generator, count: int) -> Iterator[np.ndarray]:
+        """Noise of the mean of 1, 2, ... trainings of so many policies, `TIMES` races at once."""
+        folds = math.sqrt(self.fold) * rng.standard_normal((prior.FOLDS, TIMES, count))
+        total, done = np.zeros((TIMES, count)), 0
+        while True:
+            total += folds[done % prior.FOLDS] + math.sqrt(self.seed) * rng.standard_normal(total.shape)
+            done += 1
+            yield total / done
+
+
+class Noise(NamedTuple):
+    """Of a policy's own, and of `none`, which all differences have in common."""
+
+    own: Part
+    none: Part
+
+    @classmethod
+    def of(cls, parts: Parts) -> Noise:
+        """What recorded trainings vary by from fold to fold, less what they vary by from seed to seed."""
+        own, none = seed_spread(False) ** 2, seed_spread(True) ** 2
+        return cls(
+            Part(own, max(parts.difference - parts.common - own, 0.0)), Part(none, max(parts.common - none, 0.0))
         )
-        yield f"| {count} | {repeats} | {of_none} | {trainings} | {fmean(changes):+.3f} |"
-    yield f"| the best in truth | | | | {fmean(min(each.truth.values()) for each in first.values()):+.3f} |"
 
 
-def long_races(content: Mapping[str, Any], known: Sequence[Replay]) -> Iterator[str]:
-    """Simulated races of all recorded policies, without a prior: what is lost where trainings are saved."""
-    first = {(each.set, each.epochs): each for each in known if each.folds == 1 and each.length == 1}
-    parts = {epochs: parts_of(content, epochs) for epochs in (prior.SHORT, prior.LONG)}
-    yield "| trainings of each, by round | ends early below | trainings | change of the log loss |"
-    yield "|---" * 4 + "|"
-    for repeats, clear in LONG_DESIGNS:
-        some = [_races_of_all(each, parts[each.epochs], repeats, clear) for each in first.values()]
-        trainings, change = np.mean(some, 0)
-        yield f"| {repeats} | {f'{clear:.0%}' if clear else 'never'} | {trainings:.0f} | {change:+.4f} |"
+def simulated_races(
+    truth: np.ndarray, noise: Noise, repeats: Sequence[int], of_none: Sequence[int], clear: float, again: bool = False
+) -> np.ndarray:
+    """Of each race of policies with these effects: its trainings, what the choice does, how sure it says that is (nan
+    where that is `none`), and the mean squared error of the finalists, in its own standard errors.
 
-
-def _races_of_all(replay: Replay, parts: Parts, repeats: Sequence[int], clear: float) -> tuple[float, float]:
-    """Mean trainings, and mean change of the loss by the choice, of `TIMES` races."""
+    `again`: races count every training as one on a fold of its own.
+    """
     rng = np.random.default_rng(0)
-    truth = np.array([effect for label, effect in replay.truth.items() if label != "none"])
-    own, shared = math.sqrt(max(parts.difference - parts.common, 0.0)), math.sqrt(parts.common)
-    total, none = np.zeros((TIMES, len(truth))), np.zeros((TIMES, 1))
-    alive, open_ = np.ones(total.shape, bool), np.ones(TIMES, bool)
-    change, trainings, done = np.zeros(TIMES), np.zeros(TIMES), 0
-    sizes = _sizes(len(truth) + 1, len(repeats))
-    for number, (each, size) in enumerate(zip(repeats, sizes, strict=True)):
-        alive &= np.where(alive, total, np.inf).argsort(1).argsort(1) < size - 1
-        total += each * truth + math.sqrt(each) * own * rng.standard_normal(total.shape)
-        none += math.sqrt(each) * shared * rng.standard_normal(none.shape)
-        done += each
-        trainings += open_ * each * size
-        means = np.where(alive, (total + none) / done, np.inf)
-        spread = math.sqrt((own**2 + shared**2) / done)
+    own, none = noise.own.means(rng, len(truth)), noise.none.means(rng, 1)
+    alive, means = np.ones((TIMES, len(truth)), bool), np.zeros((TIMES, len(truth)))
+    open_, index, stated, trainings = np.ones(TIMES, bool), np.full(TIMES, -1), np.zeros(TIMES), np.zeros(TIMES)
+    sizes = trainings_of_rounds(len(truth) + 1, (1,) * len(repeats))
+    for number, size in enumerate(sizes):
+        alive &= np.where(alive, means, np.inf).argsort(1).argsort(1) < size - 1
+        done, done_none = sum(repeats[: number + 1]), sum(of_none[: number + 1])
+        moved, common = (_last(each, times[number]) for each, times in ((own, repeats), (none, of_none)))
+        means = np.where(alive, truth + moved - common, np.inf)
+        spread = math.sqrt(noise.own.of_mean(done, again) + noise.none.of_mean(done_none, again))
+        trainings += open_ * (repeats[number] * (size - 1) + of_none[number])
         best = means.min(1)
-        chosen = -best / spread >= NormalDist().inv_cdf(ranking.PROBABLY)
-        change = np.where(open_, np.where(chosen, truth[means.argmin(1)], 0.0), change)
+        sure = np.vectorize(NormalDist().cdf)(-best / spread)
+        chosen = sure >= ranking.PROBABLY
+        index = np.where(open_, np.where(chosen, means.argmin(1), -1), index)
+        stated = np.where(open_, sure, stated)
         if clear and number:
             open_ &= _regrets(means, best, chosen, spread) >= clear
-    return float(trainings.mean()), float(change.mean())
+    away = np.where(alive, means, truth) - truth
+    errors = ((away / spread) ** 2).sum(1) / alive.sum(1)
+    return np.array([trainings, np.where(index < 0, 0.0, truth[index]), np.where(index < 0, np.nan, stated), errors])
+
+
+def _last(means: Iterator[np.ndarray], count: int) -> np.ndarray:
+    return [next(means) for _ in range(count)][-1]
 
 
 def _regrets(means: np.ndarray, best: np.ndarray, chosen: np.ndarray, spread: float) -> np.ndarray:
     """`ranking.regret`, of many races at once."""
     gain = np.vectorize(lambda away, noise: ranking.expected_gain(away, noise) if math.isfinite(away) else 0.0)
-    both = math.sqrt(2) * spread
+    both = ranking.apart(spread, spread)
     among = gain(best[:, None] - means, both).sum(1) - ranking.expected_gain(0.0, both)  # it is among them itself
     return np.where(chosen, among + gain(best, spread), gain(-means, spread).sum(1))
 
 
-def _sizes(count: int, rounds: int) -> list[int]:
-    return trainings_of_rounds(count, (1,) * rounds)
+def raced_once(content: Mapping[str, Any], known: Sequence[Replay]) -> list[tuple[Replay, Noise]]:
+    """A replay of every set and length, whose truth is simulated with the recorded noise."""
+    noise = {epochs: Noise.of(parts_of(content, epochs)) for epochs in (prior.SHORT, prior.LONG)}
+    first = {(each.set, each.epochs): each for each in known if each.folds == 1 and each.length == 1}
+    return [(each, noise[each.epochs]) for each in first.values()]
 
 
-def _races(replay: Replay, parts: Parts, count: int, repeats: Sequence[int], of_none: Sequence[int]) -> float:
-    """The mean change of the loss by what is chosen, `TIMES` races at once; the truth is that of the other folds."""
-    rng = np.random.default_rng(0)
+def simulated(content: Mapping[str, Any], known: Sequence[Replay]) -> Iterator[str]:
+    """Races without a prior, with the recorded effects and their noise; the prior says who takes part."""
+    some = raced_once(content, known)
+    yield "| candidates, with none | of each, by round | of none | trainings | change of the log loss |"
+    yield "|---" * 5 + "|"
+    for count, repeats, of_none in DESIGNS:
+        races = [simulated_races(_promising(each, count), noise, repeats, of_none, 0.0) for each, noise in some]
+        trainings, change = np.hstack(races).mean(1)[:2]
+        yield f"| {count} | {repeats} | {of_none} | {trainings:.0f} | {change:+.3f} |"
+    yield f"| the best in truth | | | | {fmean(min(each.truth.values()) for each, _ in some):+.3f} |"
+
+
+def _promising(replay: Replay, count: int) -> np.ndarray:
+    """What those do that the prior lets take part, with `none`."""
     raced = sorted((each for each in replay.trials if each.expected), key=lambda trial: trial.expected.effect)
-    truth = np.array([replay.truth[trial.label] for trial in raced[: count - 1]])
-    own, shared = math.sqrt(max(parts.difference - parts.common, 0.0)), math.sqrt(parts.common)
-    total, none, alive = np.zeros((TIMES, count - 1)), np.zeros((TIMES, 1)), np.ones((TIMES, count - 1), bool)
-    done, done_none = 0, 0
-    for each, again, size in zip(repeats, of_none, _sizes(count, len(repeats)), strict=True):
-        ranks = np.where(alive, total, np.inf).argsort(1).argsort(1)
-        alive &= ranks < size - 1
-        total += each * truth + math.sqrt(each) * own * rng.standard_normal(total.shape)
-        none += math.sqrt(again) * shared * rng.standard_normal(none.shape)
-        done, done_none = done + each, done_none + again
-    means = total / done + none / done_none
-    spread = math.sqrt(own**2 / done + shared**2 / done_none)
-    better = np.where(alive & (NormalDist().inv_cdf(ranking.PROBABLY) * spread <= -means), means, np.inf)
-    return float(np.where(np.isinf(better).all(1), 0.0, truth[better.argmin(1)]).mean())
+    return np.array([replay.truth[trial.label] for trial in raced[: count - 1]])
+
+
+def _all(replay: Replay) -> np.ndarray:
+    return np.array([effect for label, effect in replay.truth.items() if label != "none"])
+
+
+def long_races(content: Mapping[str, Any], known: Sequence[Replay]) -> Iterator[str]:
+    """Simulated races of all recorded policies, without a prior: what is lost where trainings are saved."""
+    some = raced_once(content, known)
+    yield "| trainings of each, by round | ends early below | trainings | change of the log loss |"
+    yield "|---" * 4 + "|"
+    for repeats, clear in LONG_DESIGNS:
+        races = [simulated_races(_all(each), noise, repeats, repeats, clear) for each, noise in some]
+        trainings, change = np.hstack(races).mean(1)[:2]
+        yield f"| {repeats} | {f'{clear:.0%}' if clear else 'never'} | {trainings:.0f} | {change:+.4f} |"
+
+
+def stated_and_true(content: Mapping[str, Any], known: Sequence[Replay]) -> Iterator[str]:
+    """How often a choice is better than none in truth where a fold's images count once, and where they count again."""
+    some = raced_once(content, known)
+    bins = ((0.8, 0.9), (0.9, 0.95), (0.95, 1.01))
+    heads = " | ".join(f"{low:.0%} to {min(high, 1):.0%}" for low, high in bins)
+    yield f"| effects, times | by round | a fold's images count | standardised errors | {heads} |"
+    yield "|---" * (len(bins) + 4) + "|"
+    for scale, repeats, again in product((1.0, 0.25), ((1, 1, 1), (1, 1, 2, 4, 8)), (True, False)):
+        races = [simulated_races(scale * _all(each), noise, repeats, repeats, 0.0, again) for each, noise in some]
+        _, effects, stated, errors = np.hstack(races)
+        hits = [effects[(stated >= low) & (stated < high)] < 0 for low, high in bins]
+        shares = " | ".join(f"{each.mean():.0%} of {each.size}" if each.size else "" for each in hits)
+        away, count = math.sqrt(errors.mean()), "again" if again else "once"
+        yield f"| {scale:g} | {repeats} | {count} | {away:.2f} | {shares} |"
 
 
 def _noise_and_designs(content: Mapping[str, Any], known: Sequence[Replay]) -> None:
@@ -424,6 +482,8 @@ def _noise_and_designs(content: Mapping[str, Any], known: Sequence[Replay]) -> N
     print("\n".join(simulated(content, known)))
     print("\n## simulated races of all policies\n")
     print("\n".join(long_races(content, known)))
+    print("\n## are simulated races as often right as they say\n")
+    print("\n".join(stated_and_true(content, known)))
 
 
 def main() -> None:

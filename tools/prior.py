@@ -490,7 +490,10 @@ def _measured_in(race: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[float
     count = min(len(row["losses"]), len(none["losses"]))
     errors, scores = tuple(none["errors"][:count]), tuple(none["losses"][:count])
     trial = Trial(
-        Candidate("none", named("none")), errors, scores=scores, images=count * race["images"] // race["folds"]
+        Candidate("none", named("none")),
+        errors,
+        scores=scores,
+        images=min(count, race["folds"]) * race["images"] // race["folds"],
     )
     return float(np.mean(np.log(row["losses"][:count])) - np.mean(trial.logarithms)), trial.noise
 

@@ -23,6 +23,7 @@ from fasteraa.cli.tables import markdown_table
 from fasteraa.images import to_pillow
 from fasteraa.methods import Candidate, Expected
 from fasteraa.methods.op_effects import Effects
+from fasteraa.methods.task import FOLDS
 from fasteraa.policy import Choice, Policy, SubPolicy
 from fasteraa.report.preview import augmented
 from fasteraa.report.summary import summarise
@@ -147,7 +148,7 @@ def _trial(row: dict[str, Any], policy: Policy, images: int) -> Trial:
         tuple(row["errors"]),
         () if loss is None else (loss,),
         tuple(row["losses"]),
-        images * len(row["errors"]),
+        images * min(len(row["errors"]), FOLDS),
         failed=row.get("failed"),
     )
 

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import math
 import sys
-from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -152,15 +151,28 @@ def test_the_noise_of_none_is_common_to_all_differences():
     assert (steady.candidates, steady.folds) == pytest.approx((effects.var(ddof=1), 0.25))
 
 
-def test_simulated_races_choose_what_is_better_and_never_what_is_clearly_worse(tmp_path):
-    decision = tool("decision")
-    content = record("chest", "fashion", "cifar10", "dtd10")
-    known = list(decision.replays(content, tmp_path))
-    first = next(race for race in known if race.folds == 1)
-    quiet = decision.Parts(1.0, 1.0, 0.0, 1e-8, 1e-9)
-    assert decision._races(first, quiet, 15, (1, 1), (1, 1)) == pytest.approx(min(first.truth.values()), abs=1e-3)
-    worse = replace(first, truth=dict.fromkeys(first.truth, 0.5))
-    assert decision._races(worse, quiet, 6, (1, 1), (1, 1)) == 0.0
+def simulated(truth, noise, repeats, of_none=None, clear=0.0, again=False):
+    return tool("decision").simulated_races(np.array(truth), noise, repeats, of_none or repeats, clear, again)
+
+
+def test_simulated_races_choose_what_is_better_and_never_what_is_clearly_worse():
+    quiet = tool("decision").Noise(*[tool("decision").Part(1e-9, 1e-9)] * 2)
+    trainings, change, stated, _ = simulated([-0.2, -0.3, 0.1], quiet, (1, 1)).mean(1)
+    assert (trainings, change, stated) == pytest.approx((4 + 3, -0.3, 1.0))
+    _, change, stated, _ = simulated([0.5] * 5, quiet, (1, 1))
+    assert not change.any()
+    assert np.isnan(stated).all()
+
+
+def test_simulated_noise_of_a_fold_stays_however_often_it_is_trained_on():
+    """Races that count it again with each training are less often right than they say."""
+    part = tool("decision").Part(seed=0.0001, fold=0.01)
+    assert part.of_mean(16) == pytest.approx(0.0001 / 16 + 0.01 / 3)
+    assert part.of_mean(16, again=True) == pytest.approx(0.0101 / 16)
+    noise = tool("decision").Noise(part, part)
+    once, again = (simulated([-0.02] * 3 + [0.02] * 3, noise, (2, 14), again=a)[3].mean() for a in (False, True))
+    assert once == pytest.approx(1.0, abs=0.3)
+    assert again > 3 * once
 
 
 def test_harm_is_tested_one_sided_and_corrected():

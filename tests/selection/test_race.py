@@ -128,8 +128,7 @@ def test_where_there_is_time_those_that_are_left_are_trained_several_times(monke
         "race, round 5: 2 candidates, 8 trainings of 1 epoch of the small network each",
     ]
     assert [len(each.errors) for each in result.trials] == [16, 16]
-    parts = [len(part) for _, part in data.folds(3, 7)]
-    assert {each.images for each in result.trials} == {5 * sum(parts) + parts[0]}
+    assert {each.images for each in result.trials} == {40}  # each once, however often it was held out
     assert [(each.trainings, each.epochs) for each in result.rounds] == [(2, 1), (2, 1), (4, 1), (8, 1), (16, 1)]
     assert "16 trainings of 1 epoch of the small network" in result.sentence()
     again = race(TWO, replace(task, decisions=Decisions(tmp_path / "schedule.json", "test")), runner, Budget(3000.0))
@@ -293,8 +292,9 @@ def test_a_budget_in_trainings_is_kept_and_needs_no_clock(tmp_path, trainings, s
     assert tables[0] == tables[1]
 
 
-def test_a_short_race_says_what_an_informative_one_would_take(tmp_path, monkeypatch):
-    """4 of 60 epochs; two candidates on three folds, each in every round; given that time, the next race takes it."""
+@pytest.mark.parametrize(("seconds", "rounds"), [(22.0, [(2, 13)]), (0.6, [(1, 4)])])
+def test_a_short_race_says_what_an_informative_one_would_take(tmp_path, monkeypatch, seconds, rounds):
+    """On one fold, or of none alone; two candidates on three folds for 60 epochs; given that time, a race takes it."""
     now = [0.0]
 
     def script(job):
@@ -304,13 +304,28 @@ def test_a_short_race_says_what_an_informative_one_would_take(tmp_path, monkeypa
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     data, recipe = brightness_classes(24), replace(RECIPE, epochs=60)
     runner = ScriptedRunner(cache_in(tmp_path), script, image_seconds=0.05)
-    short = race(TWO, task_of(data, recipe), runner, Budget(0.6))
+    short = race(TWO, task_of(data, recipe), runner, Budget(seconds))
     epochs, seconds = short.informative
-    assert (short.rounds[0].epochs, epochs) == (4, 60)
+    assert ([(each.trainings, each.epochs) for each in short.rounds], epochs) == (rounds, 60)
     assert seconds == pytest.approx(60 * 6 * 0.05 * 16)
     assert short.longer == (60, 5)
     long = ScriptedRunner(cache_in(tmp_path / "long"), script, image_seconds=0.05)
     assert race(TWO, task_of(data, recipe), long, Budget(seconds)).recipe.epochs == 60
+
+
+def test_a_race_that_can_only_say_none_trains_once_and_says_what_would_tell(tmp_path):
+    """Nothing is predicted of 200 epochs by fewer than 25."""
+    said, runner = [], ScriptedRunner(cache_in(tmp_path), image_seconds=0.01)
+    task = task_of(brightness_classes(24), replace(RECIPE, epochs=200), said=said)
+    result = race(list(reversed(FOUR)), task, runner, Budget(1.0))
+    assert rounds_of(runner) == {("fold 1", 0): ["none"]}
+    assert (result.chosen.label, len(result.trials)) == ("none", 1)
+    assert said[0] == "no race: there is no time for trainings that predict one of 200 epochs"
+    assert "race, round 1: 1 candidate, 1 training of 4 epochs of the small network each" in said
+    epochs, minutes = result.longer
+    assert result.sentence().endswith(
+        f"{epochs} epochs would say more, and take about {minutes} minutes (--race-minutes {minutes})."
+    )
 
 
 # --- trainings that fail ---------------------------------------------------------------------------------------------

@@ -85,6 +85,27 @@ def test_candidates_are_dropped_before_trainings_say_nothing():
 # --- planning a race -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("passes", "expected"),
+    [
+        (25 * 13, (6, ONCE, 25)),  # an eighth of 200
+        (25 * 13 - 1, (5, ONCE, 27)),
+        (25 * 10 - 1, (3, ONCE, 27)),
+        (25 * 9 - 1, (3, (1, 1), 37)),
+        (25 * 6 - 1, (3, (1,), 49)),
+        (25 * 3 - 1, (1, (1,), 4)),  # whatever is raced, nothing is predicted
+        (0, (1, (1,), 4)),
+    ],
+)
+def test_rather_few_candidates_than_trainings_that_predict_nothing(passes, expected):
+    task = task_with(200, replace(RECIPE, epochs=200, batch_size=8))
+    plan = schedule.plan_race(task, of(11), Budget(float(passes)), 1.0)
+    assert (len(plan.candidates), plan.repeats, plan.epochs) == expected
+    assert len(plan.seeds) == len(plan.repeats)
+    tuned = schedule.plan_race(replace(task, recipe=replace(task.recipe, pretrained=True)), of(11), Budget(0.0), 1.0)
+    assert (len(tuned.candidates), tuned.repeats) == (3, ONCE)  # as long as they are to be, or as time allows
+
+
 def test_many_trainings_cost_as_much(monkeypatch):
     """Two candidates, trained 1, 1, 2, 4 and 8 times: 32 trainings. What pays for 95 epochs does not pay for 96."""
     monkeypatch.setattr(schedule, "REPEATS", REPEATS)
@@ -251,18 +272,26 @@ def test_a_schedule_that_does_not_add_up(tmp_path, wrong):
 
 def test_what_the_budget_pays_for_is_said_before(monkeypatch):
     monkeypatch.setattr(schedule, "REPEATS", REPEATS)
+    task = task_with(200, replace(RECIPE, network="timm:x", epochs=20))
     many = [Candidate(f"c{number}", named("none")) for number in range(6)]
     plan = Schedule(tuple(f"c{number}" for number in range(4)), (1, 1, 1), (0, 1, 2), 20)
-    said = schedule.plan_words("timm:x", plan, many, 3.0, Budget(600.0))
+    said = schedule.plan_words(task, plan, many, 3.0, Budget(600.0))
     assert said == [
         "the race: up to 10 trainings of 20 epochs of timm:x, 1 min each, of 4 candidates",
         "left out, for which the budget does not reach: c4, c5",
         "a clearer result would take about 52 minutes (--race-minutes 52)",
     ]
     for epoch, words in ((0.12, "3 minutes (--race-minutes 3)"), (0.05, "1 minute (--race-minutes 1)")):  # 125 s, 52 s
-        lines = schedule.plan_words("timm:x", plan, many, epoch, Budget(10.0))
+        lines = schedule.plan_words(task, plan, many, epoch, Budget(10.0))
         assert f"a clearer result would take about {words}" in lines
-    late = schedule.plan_words("timm:x", plan, many[:4], 3.0, Budget(60.0))
+    late = schedule.plan_words(task, plan, many[:4], 3.0, Budget(60.0))
     assert late[-1].startswith("even so it takes longer than is left (about 10 min, and 1 min are)")
-    counted = schedule.plan_words("small", plan, many[:4], 3.0, Budget(trainings=8))
-    assert counted == ["the race: up to 8 trainings of 20 epochs of small, of 4 candidates"]
+    counted = schedule.plan_words(task, plan, many[:4], 3.0, Budget(trainings=8))
+    assert counted == ["the race: up to 8 trainings of 20 epochs of timm:x, of 4 candidates"]
+    task = task_with(200, replace(RECIPE, epochs=200, batch_size=8))
+    foregone = schedule.plan_words(task, Schedule(("c0",), (1,), (0,), 4), many, 1.0, Budget(50.0))
+    assert foregone == [
+        "no race: there is no time for trainings that predict one of 200 epochs",
+        "left out, for which the budget does not reach: c1, c2, c3, c4, c5",
+        "a clearer result would take about 52 minutes (--race-minutes 52)",  # 52 trainings of 60 epochs, not of 4
+    ]

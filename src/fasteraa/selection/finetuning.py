@@ -30,7 +30,7 @@ from fasteraa.train.runner import Runner
 from fasteraa.train.split import Split
 
 _FURTHEST = 3.0  # standard errors by which a prediction moves what was measured, at most, as in ranking
-_SHARED_NOISE = 0.5  # of the variance of a difference to `none`: that of `none`, which all differences have in common
+SHARED_NOISE = 0.5  # of the variance of a difference to `none`: that of `none`, which all differences have in common
 _UNKNOWN = 1.0  # spread of what nothing is known about
 
 
@@ -108,7 +108,7 @@ def weighed_together(
     shared = np.array([each.shared for each in known])
     prior = np.outer(shared, shared)
     np.fill_diagonal(prior, [each.spread**2 for each in known])
-    errors = _SHARED_NOISE * np.outer(noise, noise)
+    errors = SHARED_NOISE * np.outer(noise, noise)
     np.fill_diagonal(errors, noise**2)
     gain = prior @ np.linalg.inv(prior + errors)
     away = effects + gain @ (means - effects) - means

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from fasteraa.errors import ConfigError, OutOfTime, RaceError
 from fasteraa.methods import Budget, Candidate, Expected
-from fasteraa.methods.task import Task, shortened
+from fasteraa.methods.task import FOLDS, Task, shortened
 from fasteraa.policy.named import named
 from fasteraa.runtime.clock import duration
 from fasteraa.selection.prior import PriorOf, with_prior
 from fasteraa.selection.ranking import CLEAR, Trial, best_of, choose, is_clear, keep_first
 from fasteraa.selection.result import RaceResult
 from fasteraa.selection.schedule import (
+    LEAST_CANDIDATES,
     Schedule,
     next_round,
     plan_race,
@@ -112,7 +113,7 @@ def race(
         rounds=tuple(each for each in schedule.rounds if each.cost is not None),
         unfinished=any(each.cost is None for each in schedule.rounds),
         counted=budget.trainings or 0,
-        informative=_informative(task, schedule, runner, spent) if budget.trainings is None else None,
+        informative=_informative(task, schedule, candidates, runner, spent) if budget.trainings is None else None,
     )
 
 
@@ -161,7 +162,9 @@ def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: B
 
     def ordered() -> dict[str, object]:
         plan = task.decisions.decide(_PLAN, lambda: {**planned(), "policies": policies})
-        best_first = with_prior(candidates, task, runner, plan["seeds"][0], plan["epochs"])
+        none = [each for each in candidates if each.label == "none"]
+        some = none or candidates if len(plan["candidates"]) == 1 else candidates
+        best_first = with_prior(some, task, runner, plan["seeds"][0], plan["epochs"])
         labels = [each.label for each in best_first][: len(plan["candidates"])]
         expected = {each.label: each.expected.numbers for each in best_first if each.expected is not None}
         return {**plan, "candidates": labels, "expected": expected}
@@ -173,7 +176,7 @@ def _plan(task: Task, candidates: Sequence[Candidate], runner: Runner, budget: B
     if not epoch:  # it was planned before
         return 0.0 if budget.trainings is not None else budget.seconds
     schedule = read_schedule(task.decisions)
-    for line in plan_words(task.recipe.network_words, schedule, candidates, epoch[0], budget):
+    for line in plan_words(task, schedule, candidates, epoch[0], budget):
         task.say(line)
     count = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats))
     return min(count, budget.trainings or count) * schedule.epochs * epoch[0]
@@ -204,8 +207,8 @@ def _trials(task: Task, candidates: Sequence[Candidate], schedule: Schedule) -> 
     length = 1.0 if task.recipe.fine_tunes else task.recipe.epochs / schedule.epochs
     by_error = task.metric == "balanced-error"
     chosen = [replace(by_label[label], expected=expected.get(label)) for label in schedule.candidates]
-    prior = PriorOf(task.prior, task.recipe.network)
-    return [Trial(each, length=length, by_error=by_error, prior=prior) for each in chosen]
+    prior, folds = PriorOf(task.prior, task.recipe.network), len(task.folds)
+    return [Trial(each, length=length, folds=folds, by_error=by_error, prior=prior) for each in chosen]
 
 
 def _rounds(
@@ -287,7 +290,7 @@ def _train_round(
         recipe = jobs[0].recipe
         count = f"{len(blocks)} training{'s' * (len(blocks) > 1)}"
         each = f"{count} of {epochs_words(recipe.epochs)} of {recipe.network_words}"
-        task.say(f"race, round {number + 1}: {len(alive)} candidates, {each} each")
+        task.say(f"race, round {number + 1}: {len(alive)} candidate{'s' * (len(alive) > 1)}, {each} each")
     trained.keep(len(jobs) - missing)
     began = time.monotonic()
     outcomes = run_jobs(runner, jobs, finished=trained.one_more)
@@ -297,9 +300,9 @@ def _train_round(
 
 
 def _measured(trial: Trial, job: TrainJob, outcome: Outcome, task: Task) -> Trial:
-    """Of few images, which a fine-tuning has, the same ones held out again tell nothing new about other images."""
+    """The same images held out again tell nothing new about other images."""
     labels, metric = job.split.held_out.labels, task.metric
-    again = task.recipe.fine_tunes and len(trial.errors) >= len(task.folds)
+    again = len(trial.errors) >= len(task.folds)
     more = effective_images(labels) if metric == "balanced-error" else len(labels)
     images = trial.images + (0 if again else more)
     if outcome.failed:
@@ -316,8 +319,15 @@ def _measured(trial: Trial, job: TrainJob, outcome: Outcome, task: Task) -> Tria
     )
 
 
-def _informative(task: Task, schedule: Schedule, runner: Runner, spent: float) -> tuple[int, float]:
-    """The shortest informative epochs, and the seconds of this race if it had those."""
-    epochs = task.informative_epochs()
-    trainings = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats))
-    return epochs, spent + trainings * epochs * schedule.rounds[0].epoch_cost
+def _informative(
+    task: Task, schedule: Schedule, candidates: Sequence[Candidate], runner: Runner, spent: float
+) -> tuple[int, float]:
+    """The shortest informative epochs, and the seconds of this race if it had those.
+
+    One of fewer candidates than usual, for want of time, would have the usual number, on all folds.
+    """
+    epochs, count, cost = task.informative_epochs(), len(schedule.candidates), schedule.rounds[0].epoch_cost
+    if not task.recipe.fine_tunes and count < (usual := min(LEAST_CANDIDATES, len(candidates))):
+        count, cost = usual, _epoch_seconds(task, candidates, runner)
+    repeats = schedule.repeats + (1,) * (FOLDS - len(schedule.repeats))
+    return epochs, spent + sum(trainings_of_rounds(count, repeats)) * epochs * cost

@@ -16,9 +16,9 @@ from statistics import NormalDist, fmean
 from typing import NamedTuple
 
 from fasteraa.methods import Candidate, Expected
-from fasteraa.methods.task import PREDICTABLE
+from fasteraa.methods.task import FOLDS, PREDICTABLE
 from fasteraa.policy.policy import Policy
-from fasteraa.selection.finetuning import error_margin, weighed_together
+from fasteraa.selection.finetuning import SHARED_NOISE, error_margin, weighed_together
 from fasteraa.selection.prior import FIRST, PriorOf, longer_difference, longer_spread
 from fasteraa.train.statistics import residual_spread
 
@@ -27,6 +27,8 @@ _FURTHEST = 3.0
 PROBABLY = 0.8  # with which a policy must be better than `none` to be chosen
 CLEAR = 0.02  # of the loss: what another choice may gain on average where more trainings are not worth their time
 _LOSS_NOISE = 0.62  # of a loss, relative to it, as a share of that of an error, relative to that
+# of the logarithm of a loss relative to that of `none`, by the seeds of one training of each: results/adapt
+SEED_NOISE = 0.06
 _LEAST_LOSS = 1e-6  # a logarithm needs one
 
 
@@ -52,8 +54,9 @@ class Trial:
     errors: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()  # training loss at the end: how hard the policy makes it
     scores: tuple[float, ...] = ()  # loss on the held-out images
-    images: int = 0  # held out from its trainings, each as often as it was
+    images: int = 0  # held out from its trainings, each once
     length: float = 1.0  # of the training to come, as a multiple of those of the race
+    folds: int = FOLDS  # of the race
     by_error: bool = False  # errors are compared in the place of losses
     prior: PriorOf = FIRST  # the lines that carry differences on
     failed: str | None = None  # why a training of it failed; its error there is that of guessing
@@ -93,8 +96,13 @@ class Trial:
         """Of what is compared, for each training: of losses, or of errors, where no error counts as half of one."""
         if not self.by_error:
             return [math.log(max(score, _LEAST_LOSS)) for score in self.scores]
-        half = 50 * len(self.errors) / max(self.images, 1)
+        half = 50 * min(len(self.errors), self.folds) / max(self.images, 1)
         return [math.log(max(error, half)) for error in self.errors]
+
+    @property
+    def by_fold(self) -> list[float]:
+        """The mean logarithm on each fold: another training there has another seed, and the same images."""
+        return [fmean(self.logarithms[fold :: self.folds]) for fold in range(min(len(self.errors), self.folds))]
 
     @property
     def noise(self) -> float:
@@ -155,12 +163,18 @@ def _weighed(measured: Difference, expected: Expected | None) -> Difference:
 
 
 def _training_noise(trials: Sequence[Trial]) -> float:
-    """One standard error of a difference, by how differently candidates do from fold to fold, each with its own seed.
+    """One standard error of a difference, by how differently candidates do from training to training.
 
-    Where many images are held out, trainings differ by more than the choice of the images explains.
+    What comes of seeds is less in a mean of many trainings, what comes of a fold's images only in one of several
+    folds. Of few trainings by chance nothing may be seen of it: seeds alone make a difference on any images.
     """
-    spread = residual_spread([trial.logarithms for trial in trials])
-    return 0.0 if spread is None else spread * math.sqrt(2 / len(trials[0].scores))
+    least = SEED_NOISE / math.sqrt(len(trials[0].scores))
+    return max(least, *(_mean_spread(rows) for rows in ([t.logarithms for t in trials], [t.by_fold for t in trials])))
+
+
+def _mean_spread(rows: Sequence[Sequence[float]]) -> float:
+    """One standard error of the difference of two rows' means."""
+    return (residual_spread(rows) or 0.0) * math.sqrt(2 / len(rows[0]))
 
 
 def best_of(measured: list[Trial], count: int) -> list[Trial]:
@@ -207,8 +221,13 @@ def regret(trials: Sequence[Trial], by_loss: bool = False) -> float:
     if finalists[0].length > PREDICTABLE:
         return math.inf
     known = dict(zip((trial.label for trial in finalists), differences(finalists), strict=True))
-    mean, spread = known.pop(chosen.label)
-    return sum(expected_gain(mean - other.mean, math.hypot(spread, other.spread)) for other in known.values())
+    own = known.pop(chosen.label)
+    return sum(expected_gain(own.mean - other.mean, apart(own.spread, other.spread)) for other in known.values())
+
+
+def apart(one: float, other: float) -> float:
+    """The spread of the difference between two differences to `none`, whose noise is in both."""
+    return math.sqrt(max(one**2 + other**2 - 2 * SHARED_NOISE * one * other, 0.0))
 
 
 def expected_gain(mean: float, spread: float) -> float:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fasteraa.methods import Budget, Candidate
-from fasteraa.methods.task import EXPERIMENT, FOLDS, LEAST_EPOCHS, LONG, Task
+from fasteraa.methods.task import EXPERIMENT, FOLDS, LEAST_EPOCHS, LONG, PREDICTABLE, Task
 from fasteraa.runtime.clock import duration
 from fasteraa.runtime.decisions import Decisions, damaged
 from fasteraa.runtime.words import counted
@@ -26,10 +26,9 @@ _OVER = 1.2  # times the budget that a plan may need before it is said
 _SHORTENED = 0.8  # of the epochs, at least, when a machine slows down
 LEAST_CANDIDATES = 6  # not fewer than these, the first of the list
 _FINALISTS = 3  # in later rounds not fewer than the best two and `none`
+_FEWEST = 3  # the first two and `none`: of fine-tunings, and where more leave time for foregone trainings only
 LEAST_IMAGES = 1_000  # not fewer than these
-# fine-tunings are long, and say something after few epochs on few images
-_LEAST_FINE_TUNED = 3  # candidates: the first two and `none`
-LEAST_FINE_TUNING_IMAGES = 200
+LEAST_FINE_TUNING_IMAGES = 200  # they are long, and say something after few epochs on few images
 TYPICAL_CANDIDATES = 19  # for which the number of images is planned, before they are known
 
 
@@ -142,17 +141,13 @@ def plan_race(task: Task, candidates: Sequence[Candidate], budget: Budget, epoch
 
     An epoch of a training costs `epoch` seconds; where trainings are counted, each has as many epochs as are worth it.
     """
-    least, rounds = task.informative_epochs(), len(task.folds) if len(task.folds) > 1 else FOLDS
-    long = min(task.recipe.epochs, LONG * least)
+    rounds = len(task.folds) if len(task.folds) > 1 else FOLDS
     if budget.trainings is None:
-        repeats = payable_repeats(len(candidates), long, epoch, budget.seconds, rounds)
-        floor = _LEAST_FINE_TUNED if task.recipe.fine_tunes else LEAST_CANDIDATES
-        count, epochs = payable_candidates(
-            len(candidates), least, task.recipe.epochs, epoch, budget.seconds, repeats, floor
-        )
+        count, repeats, epochs = payable_race(task, len(candidates), epoch, budget.seconds, rounds)
     else:
         repeats = payable_repeats(len(candidates), 1, 1, budget.trainings, rounds)
-        count, epochs = countable_candidates(len(candidates), budget.trainings, repeats), int(long)
+        count = countable_candidates(len(candidates), budget.trainings, repeats)
+        epochs = int(min(task.recipe.epochs, LONG * task.informative_epochs()))
     return Schedule(
         candidates=tuple(candidate.label for candidate in candidates[:count]),
         repeats=repeats,
@@ -162,19 +157,21 @@ def plan_race(task: Task, candidates: Sequence[Candidate], budget: Budget, epoch
 
 
 def plan_words(
-    network: str, schedule: Schedule, candidates: Sequence[Candidate], epoch: float, budget: Budget
+    task: Task, schedule: Schedule, candidates: Sequence[Candidate], epoch: float, budget: Budget
 ) -> list[str]:
     """What the budget pays for, before it is spent: trainings, their length, who is left out, what more would take."""
     count, length = sum(trainings_of_rounds(len(schedule.candidates), schedule.repeats)), schedule.epochs
     if budget.trainings is not None:
         count = min(count, budget.trainings)
-    what = f"up to {counted(count, 'training')} of {epochs_words(length)} of {network}"
+    what = f"up to {counted(count, 'training')} of {epochs_words(length)} of {task.recipe.network_words}"
     seconds = "" if budget.trainings is not None else f", {duration(epoch * length)} each"
     lines = [f"the race: {what}{seconds}, of {len(schedule.candidates)} candidates"]
+    if len(schedule.candidates) == 1 < len(candidates):
+        lines = [f"no race: there is no time for trainings that predict one of {epochs_words(task.recipe.epochs)}"]
     if dropped := [each.label for each in candidates if each.label not in schedule.candidates]:
         lines.append(f"left out, for which the budget does not reach: {', '.join(dropped)}")
     if budget.trainings is None and REPEATS:
-        whole = sum(trainings_of_rounds(len(candidates), REPEATS[0])) * epoch * length
+        whole = sum(trainings_of_rounds(len(candidates), REPEATS[0])) * epoch * max(length, task.informative_epochs())
         if (dropped or schedule.repeats != REPEATS[0]) and whole > budget.seconds:
             minutes = math.ceil(whole / 60)
             lines.append(f"a clearer result would take about {counted(minutes, 'minute')} (--race-minutes {minutes})")
@@ -194,6 +191,27 @@ def payable_repeats(count: int, epochs: float, epoch: float, amount: float, fold
     return (1,) * folds
 
 
+def payable_race(task: Task, count: int, epoch: float, amount: float, folds: int) -> tuple[int, tuple[int, ...], int]:
+    """Candidates, their trainings in each round, and epochs, when a training's epoch costs `epoch`.
+
+    Nothing is predicted of a training more than `PREDICTABLE` times as long, and the answer is `none`. So rather three
+    candidates, and those on fewer folds, than shorter trainings. Where that is still too much, a single one of `none`.
+    """
+    least, most, tunes = task.informative_epochs(), task.recipe.epochs, task.recipe.fine_tunes
+    repeats = payable_repeats(count, min(most, LONG * least), epoch, amount, folds)
+    floor, reach = (_FEWEST, 0) if tunes else (LEAST_CANDIDATES, math.ceil(most / PREDICTABLE))
+    count, epochs = payable_candidates(count, least, most, epoch, amount, repeats, floor)
+    while epochs < reach and (count > _FEWEST or len(repeats) > 1):
+        count, repeats = (count - 1, repeats) if count > _FEWEST else (count, repeats[:-1])
+        epochs = min(most, max(LEAST_EPOCHS, payable_epochs(count, epoch, amount, repeats)))
+    return (count, repeats, epochs) if epochs >= reach else (1, (1,), LEAST_EPOCHS)
+
+
+def payable_epochs(count: int, epoch: float, amount: float, repeats: Sequence[int]) -> int:
+    trainings = sum(trainings_of_rounds(count, repeats))
+    return math.floor(amount / (trainings * max(epoch, 1e-9)) + 1e-9)
+
+
 def payable_candidates(
     count: int,
     least: int,
@@ -203,17 +221,13 @@ def payable_candidates(
     repeats: Sequence[int],
     floor: int = LEAST_CANDIDATES,
 ) -> tuple[int, int]:
-    """As many candidates and epochs as the whole race can pay for, when a training's epoch costs `epoch`.
+    """As many candidates and epochs as the whole race can pay for.
 
     Candidates are dropped for the `least` epochs that are informative; what is left over pays for more of them.
     """
-
-    def epochs(count: int) -> int:
-        return math.floor(amount / (sum(trainings_of_rounds(count, repeats)) * max(epoch, 1e-9)) + 1e-9)
-
-    while count > floor and epochs(count) < least:
+    while count > floor and payable_epochs(count, epoch, amount, repeats) < least:
         count -= 1
-    return count, min(most, max(LEAST_EPOCHS, epochs(count)))
+    return count, min(most, max(LEAST_EPOCHS, payable_epochs(count, epoch, amount, repeats)))
 
 
 def countable_candidates(count: int, trainings: int, repeats: Sequence[int]) -> int:
