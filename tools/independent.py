@@ -27,6 +27,7 @@ import prior
 import torch
 import unseen
 
+import fasteraa
 from fasteraa._version import commit
 from fasteraa.runtime.device import device_name
 
@@ -117,14 +118,15 @@ class Run(NamedTuple):
     name: str
     file: str
     label: str
-    policy: str
+    policy: str  # a name, or the folder of a search
+    hash: str
     seed: int
     epochs: int
     device: str
 
     @property
     def key(self) -> tuple[str, str, int]:
-        return self.name, self.policy, self.seed
+        return self.name, self.hash, self.seed
 
 
 def begin_worker() -> None:
@@ -139,7 +141,7 @@ def trained(run: Run) -> dict[str, Any]:
     )
     return {
         "label": run.label, "seed": run.seed, "error": round(error, 3), "training_loss": round(loss, 4),
-        "seconds": round(time.perf_counter() - began, 1), "policy": run.policy,
+        "seconds": round(time.perf_counter() - began, 1), "hash": run.hash,
     }  # fmt: skip
 
 
@@ -155,14 +157,19 @@ def train(data: Path, out: Path, device: str, workers: int, seeds: int, minutes:
     try:
         for done in as_completed(waiting, timeout=max(1.0, end - time.time())):
             sets[waiting[done].name]["rows"].append(done.result())
+            write(file, about, sets)
     except TimeoutError:
         print("time is up", flush=True)
     finally:
-        for record in sets.values():  # with what was searched under its name, whatever it chose
-            record["errors"] = errors_of(record)
-        file.write_text(json.dumps({"about": about, "sets": sets}, indent=1) + "\n")
         for process in list(pool._processes.values()):
             process.kill()
+    write(file, about, sets)
+
+
+def write(file: Path, about: Mapping[str, Any], sets: Mapping[str, dict[str, Any]]) -> None:
+    for record in sets.values():  # with what was searched under its name, whatever it chose
+        record["errors"] = errors_of(record)
+    file.write_text(json.dumps({"about": about, "sets": sets}, indent=1) + "\n")
 
 
 def names_of(data: Path) -> list[str]:
@@ -185,14 +192,15 @@ def record_of(file: Path, out: Path, old: Mapping[str, Any]) -> dict[str, Any]:
 
 def missing(sets: Mapping[str, Any], data: Path, out: Path, device: str, seeds: int) -> Iterator[Run]:
     """One seed of all sets after the other. A search that chose a policy of the table is not trained again."""
-    known = {(name, row["policy"], row["seed"]) for name, record in sets.items() for row in record["rows"]}
+    known = {(name, row["hash"], row["seed"]) for name, record in sets.items() for row in record["rows"]}
     for seed in range(seeds):
         for name, record in sets.items():
             policies = {label: label for label in NAMED}
             if "search" in record and record["search"]["chosen"] not in NAMED:
                 policies[SEARCHED] = str(out / name / "cpu")
             for label, policy in policies.items():
-                run = Run(name, str(data / f"{name}.npz"), label, policy, seed, record["epochs"], device)
+                about = seed, record["epochs"], device
+                run = Run(name, str(data / f"{name}.npz"), label, policy, fasteraa.load(policy).hash, *about)
                 if run.key not in known:
                     yield run
 
