@@ -186,7 +186,8 @@ def record_of(file: Path, out: Path, old: Mapping[str, Any]) -> dict[str, Any]:
     if (search / "seconds.json").exists():
         policy = json.loads((search / "policy.json").read_text())
         took = json.loads((search / "seconds.json").read_text())
-        record["search"] = {**took, "chosen": policy["name"], "race": policy.get("provenance", {}).get("race", {})}
+        found = {"chosen": policy["name"], "hash": fasteraa.load(search / "policy.json").hash}
+        record["search"] = {**took, **found, "race": policy.get("provenance", {}).get("race", {})}
     return {**record, "rows": old.get("rows", [])}
 
 
@@ -209,9 +210,10 @@ def missing(sets: Mapping[str, Any], data: Path, out: Path, device: str, seeds: 
 
 
 def errors_of(record: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """Label -> seed -> error, the search among them."""
-    errors = unseen.errors_of(record)
-    chosen = record.get("search", {}).get("chosen")
+    """Label -> seed -> error, the search among them: of the policy that it chose, whatever was trained before."""
+    search = record.get("search", {})
+    rows = [row for row in record["rows"] if row["label"] != SEARCHED or row["hash"] == search.get("hash")]
+    errors, chosen = unseen.errors_of({"rows": rows}), search.get("chosen")
     if chosen in errors:
         errors[SEARCHED] = errors[chosen]
     return errors

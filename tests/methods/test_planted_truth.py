@@ -29,7 +29,7 @@ from fasteraa.train.runner.local import LocalRunner
 
 from .planted import task_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.expensive
 HARMFUL, HELPFUL, IDLE = OPERATIONS = ("invert", "contrast", "equalize")
 CHANCE = 1 / 3
 

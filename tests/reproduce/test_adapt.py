@@ -238,23 +238,27 @@ def test_cuts_are_drawn_evenly_and_the_same_every_time(tmp_path, monkeypatch):
 
 def test_the_independent_loop_trains_what_is_missing(tmp_path):
     """What chose a policy of the table has its errors; another is trained, and nothing twice."""
-    independent = tool("independent")
+    independent, none = tool("independent"), named("none").hash
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()
     usual_set(data, "mine", 2)
-    for label, found in (("none", "none"), ("mild", "mild")):
+    for label, found, more in (("none", "none", 7), ("mild", "general-mild", 9), ("again", "uniform-half", 9)):
         search = out / "mine" / "cpu"
         search.mkdir(parents=True, exist_ok=True)
-        (search / "policy.json").write_text(json.dumps({"name": found}))
+        named(found).save(search / "policy.json")
         (search / "seconds.json").write_text(json.dumps({"seconds": 1.0}))
         sets = {"mine": independent.record_of(data / "mine.npz", out, {})}
-        sets["mine"]["rows"] = [{"policy": "none", "seed": 0, "label": "none", "error": 10.0}]
+        sets["mine"]["rows"] = [{"hash": none, "seed": 0, "label": "none", "error": 10.0}]
+        if label == "again":  # a search that was repeated and chose another policy
+            earlier = {"hash": named("general-mild").hash, "label": independent.SEARCHED, "error": 9.0}
+            sets["mine"]["rows"] += [{**earlier, "seed": seed} for seed in range(2)]
         runs = list(independent.missing(sets, data, out, "cpu", 2))
-        assert len(runs) == (7 if label == "none" else 9)
+        assert len(runs) == more
         assert runs[0].label == "trivialaugment-wide"
+    assert independent.SEARCHED not in independent.errors_of(sets["mine"])
     assert not sets["mine"]["drawn"]
     sets["mine"]["search"]["chosen"] = "none"
-    sets["mine"]["rows"].append({"policy": "none", "seed": 1, "label": "none", "error": 12.0})
+    sets["mine"]["rows"].append({"hash": none, "seed": 1, "label": "none", "error": 12.0})
     assert independent.errors_of(sets["mine"])[independent.SEARCHED] == {0: 10.0, 1: 12.0}
 
 

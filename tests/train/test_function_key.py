@@ -113,7 +113,7 @@ def holds_one(policy, seed, out, judge=JUDGE):
 )
 def test_what_cannot_be_compared_needs_a_name(function, kind):
     assert callable(function)
-    with pytest.raises(ConfigError, match=rf"a {kind}, of which nothing tells .*: name the training, key="):
+    with pytest.raises(ConfigError, match=rf"a {kind}, and no change of it .*: name the training, key="):
         function_key(function)
 
 

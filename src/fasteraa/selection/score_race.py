@@ -1,7 +1,7 @@
 """A race by any training: scores of a function or of the user's command, round by round, paired by seed.
 
 Every round gives each candidate that is left one more seed; the better half stays, and `none`. Lower is better. What is
-not probably better than `none` is not chosen, and one run tells no probability. A round that time cut off counts if
+not probably better than `none` is not chosen, and one run gives no probability. A round that time cut off counts if
 `none` and another have finished it.
 """
 

@@ -115,8 +115,8 @@ class Command:
     ) -> float:
         """Run it and read its score; its policy and what it prints (`log.txt`) are in the folder, beside `{out}`.
 
-        It is ended after `seconds`, or where no such limit was given after the `usual` ones, which the end of other
-        runs tells meanwhile, and `until` (time.time()).
+        It is ended after `seconds`, and at `until` (time.time()). Without `seconds` the limit is `usual`, asked again
+        and again: it follows from the runs that have ended meanwhile.
         """
         if self._stopped.is_set():
             raise TrainingFailed("it was stopped")

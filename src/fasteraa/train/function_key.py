@@ -16,7 +16,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, EllipsisType, PureP
 
 
 class _UnknownError(Exception):
-    """A value of which nothing tells whether it changed."""
+    """A value that cannot be compared with an earlier one."""
 
 
 def function_key(function: Callable[..., object]) -> str:
@@ -30,7 +30,7 @@ def function_key(function: Callable[..., object]) -> str:
         content = _described(function, module, [])
     except _UnknownError as unknown:
         raise ConfigError(
-            f"train is or holds a {unknown}, of which nothing tells whether it changed: name the training, key='...'"
+            f"train is or holds a {unknown}, and no change of it would be noticed: name the training, key='...'"
         ) from None
     digest = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
     return f"{getattr(sys.modules.get(module), '__file__', module)}:{name}:{digest}"
