@@ -12,6 +12,7 @@ from fasteraa.cli.tables import markdown_table
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 NONE, TRIVIAL = "none", "trivialaugment-wide"
+ON_GPU, ON_CORES = "searched on a GPU", "searched on two cores"
 BySeed = dict[str, float]
 Errors = list[BySeed]  # of the search's policy, of none, of TrivialAugment
 COLUMNS = [
@@ -24,13 +25,13 @@ COLUMNS = [
 
 def table() -> str:
     rows = [
-        ("[thirteen of other kinds](../results/unseen/README.md), two CPU cores", _independent(drawn=False)),
         (
             "[twelve cuts](../results/unseen/README.md#twelve-cuts-of-usual-sets) of usual sets, two CPU cores",
-            _independent(drawn=True),
+            _independent(),
         ),
+        ("[thirteen of other kinds](../results/unseen/README.md), a GPU; races short of time", _zoo(ON_GPU)),
         ("[eight usual ones](../results/quality/README.md), a GPU; the prior was set from seven of them", _quality()),
-        ("the same thirteen, a GPU, an earlier race short of time", _zoo("searched on a GPU")),
+        ("the same thirteen, two CPU cores", _zoo(ON_CORES)),
         ("[eight fine-tunings](../results/finetune/README.md), a GPU, a race without a prior", _fine_tunings()),
     ]
     return markdown_table(COLUMNS, [_row(words, list(sets)) for words, sets in rows])
@@ -62,10 +63,9 @@ def _quality() -> Iterator[Errors]:
         yield [values[data, label] for label in ("search and race", "none", "TrivialAugment (wide)")]
 
 
-def _independent(drawn: bool) -> Iterator[Errors]:
+def _independent() -> Iterator[Errors]:
     for each in _read("unseen", "independent.json")["sets"].values():
-        if each["drawn"] == drawn:
-            yield [each["errors"][label] for label in ("searched on two cores", NONE, TRIVIAL)]
+        yield [each["errors"][label] for label in (ON_CORES, NONE, TRIVIAL)]
 
 
 def _zoo(how: str) -> Iterator[Errors]:

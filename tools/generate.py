@@ -171,6 +171,16 @@ def readme_table() -> str:
     return text
 
 
+def unseen_cuts() -> str:
+    """Errors by the independent loop: summary, then set by set."""
+    sys.path.insert(0, str(Path(__file__).parent))  # it imports others of this folder
+    try:
+        content = json.loads((ROOT / "results" / "unseen" / "independent.json").read_text(encoding="utf-8"))
+        return "\n".join(tool("independent").table(content)).rstrip()
+    finally:
+        sys.path.pop(0)
+
+
 MADE: dict[str, Callable[[], str]] = {
     "readme-outputs": readme_outputs,
     "readme-table": readme_table,
@@ -181,6 +191,7 @@ MADE: dict[str, Callable[[], str]] = {
     "python-reference": python_reference,
     "results-counts": results_counts,
     "results-index": results_index,
+    "unseen-cuts": unseen_cuts,
     "results-errors": results_errors,
     "quality-table": quality_table,
     "runner-settings": runner_settings,
@@ -202,7 +213,7 @@ def refreshed(text: str) -> str:
 
 def stale(write: bool) -> list[Path]:
     found = []
-    for path in sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]):
+    for path in sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*/README.md"), ROOT / "README.md"]):
         old = path.read_text(encoding="utf-8")
         new = refreshed(old)
         if new != old:

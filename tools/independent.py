@@ -220,21 +220,22 @@ def errors_of(record: Mapping[str, Any]) -> dict[str, dict[int, float]]:
 
 
 def table(content: Mapping[str, Any]) -> Iterator[str]:
+    """Cuts of usual sets, then the others, the worst for the search first."""
     labels = ("none", SEARCHED, *NAMED[1:])
     for drawn in (True, False):
-        some = {name: errors_of(record) for name, record in content["sets"].items() if record["drawn"] == drawn}
+        some = {name: errors_of(each) for name, each in content["sets"].items() if each["drawn"] == drawn}
         if not some:
             continue
         yield from unseen.summary(some, labels)
         yield ""
-        yield f"| set | images, epochs | {' | '.join(labels)} | chosen | search, s |"
+        yield f"| set | images, epochs | {' | '.join(labels)} | chosen | n |"
         yield "|---" * (len(labels) + 4) + "|"
         for name in sorted(some, key=lambda name: -unseen.worst(some[name], [SEARCHED])):
             record = content["sets"][name]
             cells = [unseen.cell(some[name], label) for label in labels]
-            found = record.get("search", {"chosen": "", "seconds": 0})
             about = f"{record['images']}, {record['epochs']}"
-            yield f"| {name} | {about} | {' | '.join(cells)} | {found['chosen']} | {found['seconds']:.0f} |"
+            seeds = min(len(errors) for errors in some[name].values())
+            yield f"| {name} | {about} | {' | '.join(cells)} | {record.get('search', {}).get('chosen', '')} | {seeds} |"
         yield ""
 
 
