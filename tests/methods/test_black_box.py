@@ -60,6 +60,9 @@ def test_a_plan_is_kept_for_the_same_settings(tmp_path):
     assert decide(RandomSettings())["trainings"] == 1
     resumed = replace(task, decisions=Decisions(tmp_path / "schedule.json", "a race"))
     assert decide(RandomSettings(), resumed)["trainings"] == 1
+    earlier = {name: value for name, value in RandomSettings().plain().items() if name != "kept"}
+    resumed.decisions.content["random"]["settings"] = earlier  # of a version that had no such setting
+    assert decide(RandomSettings(), resumed)["trainings"] == 1
     assert decide(RandomSettings(kept=3), resumed)["trainings"] == 2
 
 

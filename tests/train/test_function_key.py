@@ -11,15 +11,19 @@ from fasteraa.errors import ConfigError
 from fasteraa.train.function_key import function_key
 
 SOURCE = """
+from functools import lru_cache
 RATE = 0.1
-NAMES = {"a", "b", "c"}
+NAMES = ("a", "b", "c")
+SEEN = []
 
+@lru_cache
 def helper(epochs):
     return 2 * epochs if epochs else train
 
 def train(policy, seed, out, batch=8, *, wide=False):
     "Any training."
-    inner = [each + 1 for each in range(3)]
+    inner = [each + 1 for each in range(3)][0:2]
+    SEEN.append(seed)
     return helper(3) * RATE * len(NAMES) if seed in {"x", "y", "z"} else inner[0]
 """
 
@@ -85,6 +89,24 @@ def test_values_that_it_holds_count():
     assert function_key(partial(make(1), lr=1)) != function_key(partial(make(1), lr=2))
 
 
+def test_what_a_training_adds_to_is_left_out():
+    """A notebook's list of what was trained: the same call continues."""
+    seen, module = [], ModuleType("mine")
+    exec(SOURCE, module.__dict__)
+    before = function_key(module.train), function_key(lambda policy, seed, out: seen.append(seed))
+    module.train(None, "x", None)
+    seen.append(1)
+    assert function_key(module.train) == before[0]
+    assert before[1] == function_key(lambda policy, seed, out: seen.append(seed))
+
+
+def holds_itself(policy, seed, out, values=[]):  # noqa: B006
+    return 1.0
+
+
+holds_itself.__defaults__[0].append(holds_itself.__defaults__[0])
+
+
 class Judge:
     def __call__(self, policy, seed, out):
         return 1.0
@@ -108,8 +130,9 @@ def holds_one(policy, seed, out, judge=JUDGE):
         (partial(JUDGE), "Judge"),
         (holds_one, "Judge"),
         (max, "builtin_function_or_method"),
+        (holds_itself, "value that cannot be read"),
     ],
-    ids=["object", "method", "partial", "default", "builtin"],
+    ids=["object", "method", "partial", "default", "builtin", "itself"],
 )
 def test_what_cannot_be_compared_needs_a_name(function, kind):
     assert callable(function)

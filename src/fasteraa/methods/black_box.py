@@ -95,7 +95,8 @@ class BlackBox(Method):
 def plan(task: Task, name: str, settings: Settings, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     """What a clock decided for a method, or decides now; for other settings it decides again."""
     given = settings.plain()
-    if task.decisions.get(name).get("settings", given) != given:
+    stored = task.decisions.get(name).get("settings", given)
+    if {**type(settings)().plain(), **stored} != given:  # what an earlier version did not know is as by default
         task.decisions.forget(name)
     return task.decisions.decide(name, lambda: {**make(), "settings": given})
 

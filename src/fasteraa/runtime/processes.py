@@ -40,11 +40,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def holding_interrupts() -> Iterator[None]:
-    """Ctrl-C waits until the end of it; processes begun in it never get one."""
+    """Ctrl-C and a closed terminal wait until the end of it; processes begun in it never hear of them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:

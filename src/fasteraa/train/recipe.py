@@ -81,6 +81,8 @@ class TrainRecipe(Settings):
         }
         if self.weights:
             settings["weights"] = digest(self.weights)
+        if self.ema:
+            settings["ema"] = [self.ema, "warms up"]  # 0.1 had one that did not
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     @property

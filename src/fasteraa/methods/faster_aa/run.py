@@ -7,6 +7,7 @@ import platform
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -256,7 +257,8 @@ class Run:
                     if self.step_of_epoch == self.steps_per_epoch:
                         self._end_epoch()
         finally:
-            self.progress.stop()
+            with suppress(OSError):  # of a terminal that is closed: what was found is still to be saved
+                self.progress.stop()
             if isinstance(self.step, CapturedStep):
                 self.step.release()
         return self._end(caught[0] if caught else signal.Signals(stop) if stop > _TIME_IS_UP else None)
