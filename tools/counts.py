@@ -29,8 +29,8 @@ def table() -> str:
             "[twelve cuts](../results/unseen/README.md#twelve-cuts-of-usual-sets) of usual sets, two CPU cores",
             _independent(),
         ),
-        ("[thirteen of other kinds](../results/unseen/README.md), a GPU; races short of time", _zoo(ON_GPU)),
         ("[eight usual ones](../results/quality/README.md), a GPU; the prior was set from seven of them", _quality()),
+        ("[thirteen of other kinds](../results/unseen/README.md), a GPU; races short of time", _zoo(ON_GPU)),
         ("the same thirteen, two CPU cores", _zoo(ON_CORES)),
         ("[eight fine-tunings](../results/finetune/README.md), a GPU, a race without a prior", _fine_tunings()),
     ]
