@@ -2,6 +2,8 @@
 
     python tools/finetune_prior.py measure DATA WEIGHTS OUT [--minutes 4]     # DATA: NAME_64.zip, or folders NAME
     python tools/finetune_prior.py fit results/finetune/prior-measured.json   # writes selection/finetune_prior.json
+    python tools/finetune_prior.py measure DATA WEIGHTS OUT --probe           # linear probes, no fine-tunings
+    python tools/finetune_prior.py agree results/finetune/prior-measured.json results/finetune/probes.json
 
 `measure` fine-tunes EfficientNet-Lite0 with every policy on 5 and 20 training images of each class, measures on the
 other training images, and records how the network that had no policy sees held-out images that a policy augments. No
@@ -286,6 +288,41 @@ def report(effects: Effects) -> None:
     print("| mean | " + " | ".join(f"{value:+.3f}" for value in y.mean(0)) + f" | {np.mean(chosen):+.3f} |")
 
 
+# --- linear probes ---------------------------------------------------------------------------------------------------
+
+
+def agree(fine_tuned: Path, probed: Path) -> None:
+    """Does a linear probe choose what fine-tuning chooses? On the same images; effects are log loss ratios."""
+    tuned, probes = (_effects_by_row(json.loads(file.read_text())) for file in (fine_tuned, probed))
+    columns = ("set", "images a class", "the probe chooses", "fine-tuned with it", "the best", "fine-tuned with that",
+               "rank correlation", "same sign")  # fmt: skip
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    rows = []
+    for key in sorted(tuned.keys() & probes.keys()):
+        labels = [name for name in POLICIES if name in tuned[key] and name in probes[key]]
+        y, x = (np.array([effects[key][name] for name in labels]) for effects in (tuned, probes))
+        order = [each[1:].argsort().argsort() for each in (x, y)]  # without `none`
+        same = np.mean((x[1:] < 0) == (y[1:] < 0))
+        rows.append((y[x.argmin()], y.min(), np.corrcoef(*order)[0, 1], same))
+        cells = (labels[x.argmin()], f"{rows[-1][0]:+.3f}", labels[y.argmin()], f"{rows[-1][1]:+.3f}")
+        print(f"| {key[0]} | {key[1]} | {' | '.join(cells)} | {rows[-1][2]:+.2f} | {same:.0%} |")
+    chosen, best, alike, same = np.mean(rows, axis=0)
+    print(f"| mean of {len(rows)} | | | {chosen:+.3f} | | {best:+.3f} | {alike:+.2f} | {same:.0%} |")
+
+
+def _effects_by_row(content: Mapping[str, Any]) -> dict[tuple[str, int, int], dict[str, float]]:
+    """(set, images a class, draw) -> policy -> logarithm of the loss relative to `none`."""
+    return {
+        (name, row["shots"], row["draw"]): {
+            label: math.log(of["loss"] / row["of"]["none"]["loss"])
+            for label, of in row["of"].items()
+            if label != "none"
+        }
+        for name, record in content["sets"].items()
+        for row in record["rows"]
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
@@ -302,8 +339,16 @@ def main() -> None:
     measuring.add_argument("--probe", action="store_true", help="linear probes, as a race on a CPU takes them")
     fitting = commands.add_parser("fit")
     fitting.add_argument("file", type=Path, nargs="+", help="what was measured, maybe in several calls")
+    agreeing = commands.add_parser("agree")
+    agreeing.add_argument("fine_tuned", type=Path)
+    agreeing.add_argument("probed", type=Path)
     given = parser.parse_args()
-    fit(given.file) if given.command == "fit" else measure(given)
+    if given.command == "fit":
+        fit(given.file)
+    elif given.command == "agree":
+        agree(given.fine_tuned, given.probed)
+    else:
+        measure(given)
 
 
 if __name__ == "__main__":

@@ -190,20 +190,26 @@ def test_the_metric_decides(scripted, metric, chosen):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "judge", "probed"), [(1e-6, "auto", False), (1.0, "auto", True), (1.0, "training", False)]
+    ("seconds", "judge", "raced"),
+    [(1e-6, "auto", True), (1.0, "auto", False), (1.0, "training", True), (1e-6, "probe", True)],
 )
-def test_a_cpu_without_time_for_fine_tuning_is_judged_by_a_probe(
-    scripted, monkeypatch, tmp_path, seconds, judge, probed
-):
+def test_a_cpu_without_time_for_fine_tuning_has_no_race(scripted, tmp_path, seconds, judge, raced):
+    """Linear probes are raced where somebody asks for them, and never in the place of fine-tunings."""
     torch.save({}, tmp_path / "weights.pt")
     scripted.options = {"image_seconds": seconds}
     race = RaceConfig(minutes=5, network="small", weights=str(tmp_path / "weights.pt"), judge=judge)
-    said = []
-    run([Proposes(*TWO)], race=race, said=said)
+    result = run([Proposes(*TWO)], race=race)
     (runner,) = scripted.made
-    assert {job.recipe.freeze for job in runner.trained} == {probed}
-    assert {job.recipe.copies for job in runner.trained} == {4 if probed else 0}
-    assert any("A linear probe on features" in line for line in said) == probed
+    assert {(job.recipe.freeze, job.recipe.copies) for job in runner.trained} == (
+        {(judge == "probe", 4 * (judge == "probe"))} if raced else set()
+    )
+    assert (result.race is not None) == raced
+    if not raced:
+        assert result.chosen == result.policy.name == "none"
+        assert result.sentence().startswith(
+            "Use none: nothing was measured that speaks for another policy. There was no race: fine-tuning takes too "
+            "long on this CPU, three candidates would need about"
+        )
 
 
 def test_a_fine_tuning_suits_the_images_that_time_allows_for(scripted, tmp_path):

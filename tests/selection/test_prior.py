@@ -197,3 +197,17 @@ def test_without_a_network_nothing_is_predicted_and_the_order_stays(tmp_path):
     tuned = task_of(brightness_classes(24), replace(RECIPE, weights="some.safetensors"))
     assert [each.label for each in with_prior(CANDIDATES, tuned, runner, 0, 5)] == ["none", "inverted", "mild"]
     assert len(runner.trained) == 1
+
+
+def test_what_fine_tunings_say_is_not_expected_of_linear_probes(tmp_path):
+    recipe = replace(RECIPE, weights="some.safetensors")
+    tuned, probed = (task_of(brightness_classes(24), replace(recipe, freeze=freeze)) for freeze in (False, True))
+    candidates = [*CANDIDATES, Candidate("general", named("general")), Candidate("own", WORST, Expected(-0.2, 0.1))]
+    of_tunings, of_probes = (with_prior(candidates, task, None, 0, 5) for task in (tuned, probed))
+    assert [each.label for each in of_probes] == [each.label for each in of_tunings]
+    assert any(each.expected.shared for each in of_tunings if each.expected)
+    expected = {each.label: each.expected and each.expected.numbers for each in of_probes}
+    spread = read_prior()["other networks"]["spread"]
+    assert expected["none"] is None
+    assert expected["general"] == Expected(0.0, spread).numbers
+    assert expected["own"] == Expected(-0.2, 0.1).numbers

@@ -36,7 +36,7 @@ class RaceConfig(Settings):
     judge: str = setting(
         "auto",
         "How fine-tuning judges: training (the whole network), probe (a linear head on frozen features), or auto: "
-        "training, and probe where a CPU lacks the time.",
+        "training, and none without a race where a CPU lacks the time.",
         choices=JUDGES,
     )
     metric: str = setting(

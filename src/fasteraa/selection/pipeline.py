@@ -23,13 +23,14 @@ from fasteraa.methods.task import FOLDS, LONG, Task
 from fasteraa.policy.named import named
 from fasteraa.runtime.decisions import Decisions
 from fasteraa.runtime.device import device_name, find_device
+from fasteraa.runtime.words import counted
 from fasteraa.selection.config import RaceConfig
 from fasteraa.selection.finetuning import methods_budget
 from fasteraa.selection.folds import folded, judged_by_validation, raceable, without_training
 from fasteraa.selection.prior import read_prior
 from fasteraa.selection.race import race as run_race
 from fasteraa.selection.race import with_none
-from fasteraa.selection.recipe import probing, race_recipe, suiting
+from fasteraa.selection.recipe import race_recipe, suiting
 from fasteraa.selection.result import RaceResult, Result, best_guess, chosen_policy
 from fasteraa.selection.schedule import LEAST_CANDIDATES, TYPICAL_CANDIDATES, trainings_of_rounds
 from fasteraa.train.job import TrainJob
@@ -84,6 +85,8 @@ def propose_and_race(
             if not any(by_name.values()):
                 raise
             note = f"There was no race: {error}."
+            if isinstance(error, _NoFineTuningError):  # a best guess may do harm, as few fine-tunings gain much
+                methods, by_name = [Given([])], {Given.name: [Candidate("none", named("none"))]}
     proposers = {each.label: name for name, given in by_name.items() if name != Given.name for each in given}
     candidates = _all_of(methods, by_name, None if race is None else race.trainings)
     return _result(task, candidates, proposers, result, note)
@@ -130,7 +133,7 @@ def _judged(
         made = make_runner(engine.name, RunCache(place).open(), **_race_runner(engine, task.recipe))
         # a budget in seconds ends in time by its plan; a number of trainings does not know how long they take
         with EndingRunner(made, math.inf if budget.trainings is None else end) as runner:
-            task = _affordable(task, data, runner, budget, settings)
+            _check_affordable(task, data, runner, budget, settings)
             known = [each for given in by_name.values() for each in given]  # all, unless a method that trains has more
             count = TYPICAL_CANDIDATES if trains else len(with_none(known, lambda text: None))
             task = folded(task, data, runner, budget, bool(trains), count)
@@ -178,11 +181,15 @@ def _tuned(task: Task, runner: Runner, race: RaceConfig) -> Task:
     return replace(task, recipe=replace(task.recipe, **task.decisions.decide("tune", best)))
 
 
-def _affordable(task: Task, data: ImageSet, runner: Runner, budget: Budget, race: RaceConfig) -> Task:
-    """On a CPU whose budget does not pay for three fine-tunings on every fold, a probe judges; a decision stays."""
+class _NoFineTuningError(RaceError):
+    """The budget does not pay for fine-tunings, and nothing cheaper shows which policy helps."""
+
+
+def _check_affordable(task: Task, data: ImageSet, runner: Runner, budget: Budget, race: RaceConfig) -> None:
+    """On a CPU a budget may not pay for three fine-tunings on every fold; a decision stays."""
     on_gpu = find_device(task.device).type == "cuda"
     if race.judge != "auto" or not race.fine_tunes or on_gpu or task.recipe.freeze or budget.trainings is not None:
-        return task
+        return
 
     def needed() -> dict[str, Any]:
         job = TrainJob("none", named("none"), task.recipe, 0, Split(data, data, "all images"))
@@ -190,14 +197,14 @@ def _affordable(task: Task, data: ImageSet, runner: Runner, budget: Budget, race
 
     decided = task.decisions.decide("judge", needed)
     if decided["seconds"] <= decided["has"]:
-        return task
+        return
     minutes = math.ceil(decided["seconds"] / 60)
-    task.say(
-        f"fine-tuning takes too long on this CPU: three candidates would need about {minutes} minutes (--race-minutes "
-        f"{minutes}). A linear probe on features of augmented images judges in its place, which does not know what the "
-        "body of the network would learn"
+    task.decisions.forget()  # with more time it is planned again
+    raise _NoFineTuningError(
+        f"fine-tuning takes too long on this CPU, three candidates would need about {counted(minutes, 'minute')} "
+        f"(--race-minutes {minutes}). Linear probes (--judge probe) take seconds, but rank policies otherwise than "
+        "fine-tuning does"
     )
-    return replace(task, recipe=probing(task.recipe))
 
 
 def _share_of_methods(task: Task, runner: Runner, left: Budget, count: int, raced: bool) -> Budget:

@@ -166,12 +166,14 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
     network that the lines were not fitted to, the predictions order candidates and no more. The one training that this
     needs, of `none` on the first fold, is the first of the race. Nothing is predicted, and candidates stay in their
     order, where that training does no better than guessing: such a network cannot see what a policy does to an image.
-    Of fine-tuning, for which the lines were not fitted, other sets say what is expected.
+    Of fine-tuning, for which the lines were not fitted, other sets say what is expected; of linear probes nothing does.
     """
     first = [each for each in candidates if each.label == "none"]
     others = [each for each in candidates if each.label != "none"]
+    no_effect = Expected(0.0, read_prior(task.prior)["other networks"]["spread"])
     if task.recipe.fine_tunes:
-        return with_expected_effects(candidates)
+        ordered = with_expected_effects(candidates)  # which those of linear probes do not follow: results/finetune
+        return _expecting(ordered, candidates, no_effect) if task.recipe.freeze else ordered
     if not first or not others:
         return [*first, *others]
     job = replace(task.job("none", first[0].policy, fold=0, seed=seed, epochs=epochs), keep_network=True)
@@ -189,9 +191,13 @@ def with_prior(candidates: Sequence[Candidate], task: Task, runner: Runner, seed
     ordered = sorted(predicted, key=lambda each: each.expected.effect if each.expected else 0.0)
     if length <= PREDICTABLE and prior.has_own_lines:
         return [*first, *ordered]
-    own = {each.label: each.expected for each in others}
-    no_effect = Expected(0.0, read_prior(task.prior)["other networks"]["spread"]) if length <= PREDICTABLE else None
-    return [*first, *(replace(each, expected=own[each.label] or no_effect) for each in ordered)]
+    return _expecting([*first, *ordered], candidates, no_effect if length <= PREDICTABLE else None)
+
+
+def _expecting(ordered: Sequence[Candidate], given: Sequence[Candidate], otherwise: Expected | None) -> list[Candidate]:
+    """In this order, with what a method says that it expects; of the others but `none`, the same."""
+    own = {each.label: each.expected for each in given}
+    return [each if each.label == "none" else replace(each, expected=own[each.label] or otherwise) for each in ordered]
 
 
 def is_guessing(error: float, labels: Tensor) -> bool:

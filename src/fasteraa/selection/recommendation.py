@@ -26,6 +26,8 @@ def search_sentence(result: Result) -> str:
         end = " Time was up before the race was over (--resume with more --minutes continues it)."
         return race_sentence(result.race) + end * result.race.unfinished
     method = f"Use {result.chosen}: it is what its method proposes, and was not raced."
+    if result.policy.does_nothing:
+        method = f"Use {result.chosen}: nothing was measured that speaks for another policy."
     return " ".join(filter(None, (method, result.note, _ended_early(result))))
 
 
