@@ -202,8 +202,8 @@ def _check_affordable(task: Task, data: ImageSet, runner: Runner, budget: Budget
     task.decisions.forget()  # with more time it is planned again
     raise _NoFineTuningError(
         f"fine-tuning takes too long on this CPU, three candidates would need about {counted(minutes, 'minute')} "
-        f"(--race-minutes {minutes}). Linear probes (--judge probe) take seconds, but rank policies otherwise than "
-        "fine-tuning does"
+        f"(--race-minutes {minutes}). Linear probes (--judge probe) take seconds, but gain less by "
+        "augmentation than fine-tunings do"
     )
 
 

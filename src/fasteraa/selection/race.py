@@ -17,6 +17,7 @@ from fasteraa.methods import Budget, Candidate, Expected
 from fasteraa.methods.task import FOLDS, Task, shortened
 from fasteraa.policy.named import named
 from fasteraa.runtime.clock import duration
+from fasteraa.runtime.words import counted
 from fasteraa.selection.prior import PriorOf, with_prior
 from fasteraa.selection.ranking import CLEAR, Trial, best_of, choose, is_clear, keep_first
 from fasteraa.selection.result import RaceResult
@@ -296,9 +297,9 @@ def _train_round(
     missing = len({job.key for job in jobs if runner.cache.read(job) is None})
     if missing:
         recipe = jobs[0].recipe
-        count = f"{len(blocks)} training{'s' * (len(blocks) > 1)}"
+        count = counted(len(blocks), "training")
         each = f"{count} of {epochs_words(recipe.epochs)} of {recipe.network_words}"
-        task.say(f"race, round {number + 1}: {len(alive)} candidate{'s' * (len(alive) > 1)}, {each} each")
+        task.say(f"race, round {number + 1}: {counted(len(alive), 'candidate')}, {each} each")
     trained.keep(len(jobs) - missing)
     began = time.monotonic()
     outcomes = run_jobs(runner, jobs, finished=trained.one_more)

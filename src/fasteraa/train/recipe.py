@@ -82,7 +82,7 @@ class TrainRecipe(Settings):
         if self.weights:
             settings["weights"] = digest(self.weights)
         if self.ema:
-            settings["ema"] = [self.ema, "warms up"]  # 0.1 had one that did not
+            settings["ema"] = [self.ema, "warms up"]  # a mean without a warm-up was another training
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
